@@ -7,6 +7,7 @@ STATICCHECK   := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PROOF_ROUNDS  ?= 100
 TRIALS        ?= 100
 SOAK          ?= 20m
+SITE          ?= localhost:8000
 # Packages whose tests run at once. Most of these mostly wait: for TTLs, servers and elections.
 TEST_PACKAGES ?= 2
 # With the race detector run what users' processes share, and what leads and follows in time: longest first. It would see
@@ -15,8 +16,10 @@ RACE          := ./runtime/leaseredis ./runtime/leasepg ./runtime/lease ./runtim
                  ./runtime/leaseweb ./runtime/backend/... ./internal/faultproxy ./internal/streamtest ./examples/filebackend
 # Without it all others, longest first.
 PLAIN         := ./proof ./proof/redis ./proof/failover ./cmd/... ./generator ./runtime/leasetest ./internal/snippets
+# Nor in the same rules once more, on a cluster, with fewer rights, over a pooler: these run without it.
+VARIANTS      := 'TestConformance(OnCluster|WithLeastRights|Pooled|OnSmallPools)$$'
 # Modules of their own, for what most users need not compile.
-MODULES       := bench examples/operated internal/snippets/manifests runtime/leaseotel/dashboards runtime/leaseweb/webtest $(RACED)
+MODULES       := bench examples/operated internal/browser internal/site internal/snippets/manifests runtime/leaseotel/dashboards runtime/leaseweb/webtest $(RACED)
 RACED         := runtime/leaseotel runtime/leasesql/sqltest
 
 # Logs of servers surround the lines that say what failed; this repeats those.
@@ -25,7 +28,7 @@ FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- 
 # The program that generates code for tables, and the runtime's own queries; sqlc/go.mod pins it.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
 
-.PHONY: help demo operated check unit suite test plain race modules generated generate lint proof proof-redis soak scale failover bench bench-quick bench-held compare apps clean tools packages
+.PHONY: help demo operated check unit suite test plain race modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-held compare apps site site-serve clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go alone"
@@ -36,16 +39,20 @@ help:
 	@echo "make generate     write generated code again: sqlc's and leasegen's own"
 	@echo "make lint         gofmt, go vet, staticcheck, and words that texts do without (internal/words)"
 	@echo "make proof        $(PROOF_ROUNDS) rounds each of SIGKILL and SIGSTOP, rebalancing, a held transaction (PROOF_ROUNDS=n);"
+	@echo "                  kills while handlers fail, with pools of any size, are here only; make test has them with small ones;"
 	@echo "                  no absolute speed is judged: other work on the machine makes it take longer, and does not make it fail"
 	@echo "make proof-redis  the same on Redis and on a cluster of six nodes; PROOF_ROUNDS is a percentage there"
 	@echo "make soak         four kinds of consumers for $(SOAK), with kills and busy loops: not late, no growth (SOAK=d)"
 	@echo "make scale        what statements touch on PostgreSQL, and scripts do on Redis, at a hundredth, a tenth and full size"
 	@echo "make failover     $(TRIALS) trials of each fault on each kind of lock: how long a resource has no owner (TRIALS=n)"
+	@echo "make pictures     draw docs/images again from real runs: a fence, a rebalance, a message's life, takeovers; two minutes"
 	@echo "make bench        measure beside bare loops, River, watermill, asynq, pgoutbox's algorithm and JetStream; writes docs/bench.md"
 	@echo "make bench-quick  the same with smaller turns, into bin/bench-quick"
 	@echo "make bench-held   what processes do that hold 40,000 topics, or 10,000 streams on Redis, and have no work"
 	@echo "make compare      measure what pgoutbox and pyfly were measured with, beside their figures"
 	@echo "make apps         generate for applications of others, fetched as modules and annotated as they are"
+	@echo "make site         the site of README.md and docs, in bin/site; open bin/site/index.html"
+	@echo "make site-serve   the same at http://$(SITE), built anew at each look, while you write (SITE=host:port)"
 	@echo "make clean        remove build and test caches of this tree"
 
 demo:
@@ -73,10 +80,12 @@ plain:
 	@echo "== go test: the generator, simulations, and what runs as processes (servers are started and stopped by the tests)"
 	@set -o pipefail; mkdir -p bin; $(GO) test -vet=off -p $(TEST_PACKAGES) -timeout 30m $(PLAIN) \
 	  $$($(GO) list ./... | grep -vxF "$$($(GO) list $(RACE))") 2>&1 | tee bin/plain.log || { $(FAILURES) bin/plain.log; exit 1; }
+	@set -o pipefail; $(GO) test -vet=off -p $(TEST_PACKAGES) -timeout 30m -run $(VARIANTS) ./runtime/leaseredis ./runtime/leasepg \
+	  2>&1 | tee bin/variants.log || { $(FAILURES) bin/variants.log; exit 1; }
 
 race:
 	@echo "== go test -race: what users' processes share"
-	@set -o pipefail; mkdir -p bin; $(GO) test -race -vet=off -p $(TEST_PACKAGES) -timeout 30m $(RACE) 2>&1 | tee bin/race.log || { $(FAILURES) bin/race.log; exit 1; }
+	@set -o pipefail; mkdir -p bin; $(GO) test -race -vet=off -p $(TEST_PACKAGES) -timeout 30m -skip $(VARIANTS) $(RACE) 2>&1 | tee bin/race.log || { $(FAILURES) bin/race.log; exit 1; }
 	@set -e; for m in $(RACED); do (set -x; cd $$m; $(GO) test -race -vet=off -timeout 10m ./...); done
 
 generated:
@@ -131,6 +140,11 @@ scale: tools
 failover: tools
 	$(GO) run ./proof/failover -trials $(TRIALS)
 
+# A machine that does nothing else: the pictures show times. `go run ./proof/pictures -render` draws without running.
+pictures: packages
+	$(GO) run ./proof/failover -locks topic -faults SIGTERM,SIGKILL,SIGSTOP -trials 40 -raw proof/pictures/raw/failover.json
+	$(GO) run ./proof/pictures
+
 bench: packages
 	cd bench && $(GO) run .
 
@@ -146,6 +160,12 @@ compare: packages
 # Only what is generated for is compiled, the first time with what it imports.
 apps:
 	$(GO) test -tags apps -count=1 -v -timeout 60m -run 'TestApps$$' ./cmd/leasegen
+
+site:
+	@$(GO) -C internal/site run . -root $(CURDIR) -out $(CURDIR)/bin/site
+
+site-serve:
+	@$(GO) -C internal/site run . -root $(CURDIR) -serve $(SITE)
 
 clean:
 	$(GO) clean -testcache

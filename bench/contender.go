@@ -46,9 +46,9 @@ type job struct {
 	effect effect
 	// call is made in the handler of each message. Nil: nothing is done.
 	call func(payload []byte)
-	// begun is told each time when a handler begins with a message or a batch. Nil: nothing is to be told.
+	// begun is called each time when a handler begins with a message or a batch. It may be nil.
 	begun func()
-	// done is told how many messages more are handled, where the system lets it be known: stored.
+	// done is called with the number of messages more that are handled, where the system lets it be known: stored.
 	done func(n int)
 }
 

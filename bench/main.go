@@ -72,21 +72,22 @@ type size struct {
 	leases   int
 	held     int // topics that are held and idle
 	idle     time.Duration
-	lean     bool // defaults only where they tell most, and one round of what takes seconds whatever the machine
+	slow     int // rounds of what takes seconds whatever the machine; 0: as of all
 }
 
+// full is made for a quarter of an hour on 2 cores: 124 contenders in workloads, three turns of 2 to 3 seconds each.
 func full() size {
 	return size{
-		rounds: 3, messages: 500_000, window: 10 * time.Second, calls: 5 * time.Second, probes: 200, trials: 5,
-		leases: 40_000, held: 100, idle: 20 * time.Second,
+		rounds: 3, messages: 100_000, window: 1500 * time.Millisecond, calls: 700 * time.Millisecond, probes: 40, trials: 2,
+		leases: 40_000, held: 100, idle: 2 * time.Second,
 	}
 }
 
-// quick has smaller turns, which differ more from each other.
+// quick has smaller turns, which differ more from each other, and one of what takes seconds.
 func quick() size {
 	return size{
 		rounds: 3, messages: 50_000, window: 800 * time.Millisecond, calls: 400 * time.Millisecond, probes: 40, trials: 1,
-		leases: 40_000, held: 100, idle: 2 * time.Second, lean: true,
+		leases: 40_000, held: 100, idle: 2 * time.Second, slow: 1,
 	}
 }
 
@@ -101,7 +102,7 @@ func parse(args []string) (o options, err error) {
 	fs.StringVar(&o.contenders, "contenders", "", "comma-separated contenders; default all")
 	fs.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of this process to a file")
 	rounds := fs.Int("rounds", 0, "rounds, of which the median counts; default 3")
-	messages := fs.Int("messages", 0, "messages of a backlog; default 500,000, with -quick 50,000")
+	messages := fs.Int("messages", 0, "messages of a backlog; default 100,000, with -quick 50,000")
 	must.Do(fs.Parse(args))
 	o.size = full()
 	if o.quick {
@@ -167,9 +168,13 @@ func measure(ctx context.Context, o options, out io.Writer) (_ *report.Report, e
 	for _, c := range cs {
 		r.Contenders = append(r.Contenders, c.Contender)
 	}
+	fmt.Fprintf(out, "%d workloads, %d turns; at 2 to 3 seconds each, %v and half as much again\n",
+		len(ws), planned(ws, cs, o.size), time.Duration(planned(ws, cs, o.size))*2*time.Second)
 	for _, w := range ws {
+		from := time.Now()
 		w := turns{workload: w, contenders: cs, size: o.size, servers: servers, out: out}
 		r.Workloads = append(r.Workloads, w.run(ctx))
+		fmt.Fprintf(out, "   %s took %v; %v so far\n", w.workload.ID, time.Since(from).Round(time.Second), time.Since(begin).Round(time.Second))
 		if ctx.Err() != nil {
 			value := "what comes after " + w.workload.ID + " was not measured, nor all of that"
 			r.Conditions = append(r.Conditions, report.Condition{Name: "interrupted", Value: value})
@@ -182,6 +187,19 @@ func measure(ctx context.Context, o options, out io.Writer) (_ *report.Report, e
 		r.Conditions = append(r.Conditions, report.Condition{Name: "load average", Value: value})
 	}
 	return r, nil
+}
+
+// planned is how many turns a run has.
+func planned(ws []workload, cs []contender, z size) (n int) {
+	for _, w := range ws {
+		ts := turns{workload: w, size: z}
+		for _, c := range cs {
+			if ts.refusal(c) == "" {
+				n += ts.rounds()
+			}
+		}
+	}
+	return n
 }
 
 func chosen[T any](all []T, list string, named func(T, string) bool) []T {

@@ -23,8 +23,8 @@ func tiny(t *testing.T, workloads, contenders string) (*report.Report, string) {
 	t.Helper()
 	var out strings.Builder
 	r, err := measure(t.Context(), options{quick: true, workloads: workloads, contenders: contenders, size: size{
-		rounds: 1, messages: 2400, window: 20 * time.Second, calls: 200 * time.Millisecond, probes: 5, trials: 1,
-		leases: 500, held: 10, idle: 100 * time.Millisecond, lean: true,
+		rounds: 1, messages: 300, window: 20 * time.Second, calls: 40 * time.Millisecond, probes: 2, trials: 1,
+		leases: 100, held: 5, idle: 50 * time.Millisecond,
 	}}, &out)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
@@ -46,7 +46,7 @@ func TestContenders(t *testing.T) {
 		for _, w := range r.Workloads {
 			cell, want := w.Cell(c.ID), refusal(w.ID)(c)
 			if want == "" && c.variant && w.ID != "drain-1" {
-				want = "in the full tier only"
+				want = notTelling
 			}
 			if cell.Words != want {
 				t.Errorf("%s, %s: says %q, want %q", w.ID, c.ID, cell.Words, want)

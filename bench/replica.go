@@ -30,7 +30,7 @@ func children() map[string]func() int {
 // held is the number of a message whose handler does not return.
 const held = 1 << 40
 
-// placement is what a replica is told.
+// placement says which contender a replica is, and where its servers are.
 type placement struct {
 	Contender, DSN, Redis string
 	NATS                  map[string]string

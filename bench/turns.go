@@ -90,17 +90,20 @@ func (ts turns) run(ctx context.Context) report.Workload {
 
 func isFigure(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
-// refusal says why a contender does not take part, in this tier.
+// notTelling is said of another setting of a contender, where that takes part.
+const notTelling = "not run with these settings"
+
+// refusal says why a contender does not take part.
 func (ts turns) refusal(c contender) string {
-	if words := ts.workload.cannot(c); words != "" || !ts.size.lean || !c.variant || ts.workload.telling {
+	if words := ts.workload.cannot(c); words != "" || !c.variant || ts.workload.telling {
 		return words
 	}
-	return "in the full tier only"
+	return notTelling
 }
 
 func (ts turns) rounds() int {
-	if ts.size.lean && ts.workload.slow {
-		return 1
+	if ts.size.slow > 0 && ts.workload.slow {
+		return ts.size.slow
 	}
 	return ts.size.rounds
 }

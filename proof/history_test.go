@@ -103,7 +103,7 @@ func (s *site) load(t *testing.T, topics int) (stop func()) {
 	const publishers = 5
 	pause := 60 * time.Millisecond
 	if !pace.Long() && (s.mode == whole || s.mode == failing) {
-		pause *= 3 // other tests need the machine, too; what has to go wrong needs the load
+		pause *= 5 // other tests need the machine, too; what has to go wrong needs the load
 	}
 	s.bare = pace.Beside(t, s.ping)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -44,8 +44,11 @@ func TestKill(t *testing.T) {
 
 // The same while handlers fail: retries are not counted twice, nothing is forgotten or
 // jumps the queue of its key, and exactly the messages that cannot be handled become
-// dead letters.
+// dead letters. In make test the pools are small, too: the next test.
 func TestKillWhileHandlersFail(t *testing.T) {
+	if !pace.Long() {
+		t.Skip("make proof runs it")
+	}
 	t.Parallel()
 	mustHold(t, "SIGKILL, handlers fail", failing, max(shortRounds, rounds(t)/5), killRound)
 }

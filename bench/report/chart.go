@@ -1,11 +1,10 @@
 package report
 
 import (
-	"bytes"
-	"fmt"
-	"html"
 	"math"
 	"strings"
+
+	"github.com/leasegen/leasegen/internal/svg"
 )
 
 // bar is one line of a chart: a dot at the median, a line from the least to the most.
@@ -16,27 +15,13 @@ type bar struct {
 	accent bool // leasegen
 }
 
-// Sizes of a chart, in units of its view box.
-const (
-	chartWidth = 860
-	nameWidth  = 310
-	textWidth  = 120
-	lineHeight = 26
-	topSpace   = 46
-	footSpace  = 34
-)
-
-// style has colours for both schemes: the picture follows the reader's, without a script.
-const style = `
-text{font:13px system-ui,-apple-system,"Segoe UI",sans-serif;fill:#1f2328}
-.title{font-weight:600;font-size:14px}.axis{fill:#59636e;font-size:11px}.grid{stroke:#d1d9e0;stroke-width:1}
-.line{stroke:#818b98;stroke-width:2}.dot{fill:#818b98}.ours .line{stroke:#0969da}.ours .dot{fill:#0969da}.ours text{font-weight:600}
-@media (prefers-color-scheme:dark){text{fill:#f0f6fc}.axis{fill:#9198a1}.grid{stroke:#3d444d}
-.line{stroke:#656c76}.dot{fill:#656c76}.ours .line{stroke:#4493f8}.ours .dot{fill:#4493f8}}
-`
-
 // chart draws bars on a logarithmic scale: contenders differ by powers of ten.
-func chart(title, axis string, bars []bar) []byte {
+func chart(title, axis string, bars []bar) *svg.Drawing {
+	const (
+		width, left, right   = 640.0, 32.0, 548.0
+		top, row, foot       = 56.0, 46.0, 56.0
+		underName, lineInRow = 20.0, 32.0
+	)
 	low, high := math.Inf(1), math.Inf(-1)
 	for _, b := range bars {
 		if b.value.Least > 0 {
@@ -50,35 +35,29 @@ func chart(title, axis string, bars []bar) []byte {
 	if from == to {
 		to++
 	}
-	left, right := float64(nameWidth), float64(chartWidth-textWidth)
 	x := func(v float64) float64 { return left + (math.Log10(v)-from)/(to-from)*(right-left) }
-	height := topSpace + len(bars)*lineHeight + footSpace
-	var out bytes.Buffer
-	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img" aria-label="%s"><style>%s</style>`+"\n",
-		chartWidth, height, html.EscapeString(title+": "+summary(bars)), style)
-	fmt.Fprintf(&out, `<text class="title" x="8" y="20">%s</text>`+"\n", html.EscapeString(title))
-	bottom := topSpace + len(bars)*lineHeight
+	bottom := top + float64(len(bars))*row
+	d := svg.New(width, bottom+foot, title, summary(bars)+".")
+	d.Text(16, 30, title, svg.Size(20), svg.Bold, svg.Fill(svg.Ink))
 	for e := from; e <= to; e++ {
 		v := math.Pow(10, e)
-		fmt.Fprintf(&out, `<line class="grid" x1="%.1f" x2="%.1f" y1="%d" y2="%d"/><text class="axis" x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n",
-			x(v), x(v), topSpace-8, bottom, x(v), bottom+14, number(v))
+		d.Line(x(v), top, x(v), bottom, svg.Stroke(svg.Grid, 1))
+		d.Text(x(v), bottom+18, number(v), svg.Middle, svg.Size(14), svg.Fill(svg.Muted))
 	}
-	fmt.Fprintf(&out, `<text class="axis" x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n", (left+right)/2, bottom+29, html.EscapeString(axis))
+	d.Text((left+right)/2, bottom+42, axis, svg.Middle, svg.Fill(svg.Muted))
 	for i, b := range bars {
-		y := topSpace + i*lineHeight + lineHeight/2 - 4
-		class := ""
+		y, color, weight := top+float64(i)*row, svg.Muted, []svg.Attr(nil)
 		if b.accent {
-			class = ` class="ours"`
+			color, weight = svg.Blue, []svg.Attr{svg.Bold}
 		}
-		fmt.Fprintf(&out, `<g%s><text x="%d" y="%d" text-anchor="end">%s</text>`, class, nameWidth-12, y+5, html.EscapeString(b.name))
+		d.Text(16, y+underName, b.name, append(weight, svg.Fill(svg.Ink))...)
+		d.Text(width-16, y+lineInRow+6, b.text, append(weight, svg.End, svg.Fill(svg.Ink))...)
 		if b.value.Least > 0 {
-			fmt.Fprintf(&out, `<line class="line" x1="%.1f" x2="%.1f" y1="%d" y2="%d"/><circle class="dot" cx="%.1f" cy="%d" r="5"/>`,
-				x(b.value.Least), x(b.value.Most), y, y, x(b.value.Median), y)
+			d.Line(x(b.value.Least), y+lineInRow, x(b.value.Most), y+lineInRow, svg.Stroke(color, 3))
+			d.Circle(x(b.value.Median), y+lineInRow, 6, svg.Fill(color))
 		}
-		fmt.Fprintf(&out, `<text x="%d" y="%d">%s</text></g>`+"\n", chartWidth-textWidth+14, y+5, html.EscapeString(b.text))
 	}
-	out.WriteString("</svg>\n")
-	return out.Bytes()
+	return d
 }
 
 // summary says a chart in words, for readers that do not see it.

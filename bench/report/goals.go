@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// Goal is what a ratio is to reach, with the figure that this run measured.
+// Goal is what a ratio, or a figure, is to reach, with the figure that this run measured.
 type Goal struct {
 	What, Want string
 	Got        Spread
@@ -23,6 +23,7 @@ const (
 	JetStream = "jetstream-queue"
 )
 
+// goal is a ratio of two contenders, or a figure of one: without by.
 type goal struct {
 	what, workload, metric, of, by string
 	limit                          float64
@@ -42,13 +43,29 @@ func goals() []goal {
 		{"publish in the caller's transaction: the time of its INSERT alone, times", "publish-tx", "rate", Bare, Ours, 1.3, true, ""},
 		{"Redis: ordered drain beside a bare XRANGE loop", "drain-1", "rate", OursRedis, BareRedis, 0.6, false, ""},
 		{"ordered drain, beside JetStream's work-queue consumer at its best", "drain-1", "rate", Ours, JetStream, 3, false, ""},
+		absolute("SIGKILL to the next effect, slowest, ms", "crash", "max", Ours, 60),
+		absolute("Redis: SIGKILL to the next effect, slowest, ms", "crash", "max", OursRedis, 500),
+		absolute("handover in good order, p50, ms", "handover", "p50", Ours, 3),
+		absolute("handover in good order, slowest, ms", "handover", "max", Ours, 10),
+		absolute("Redis: handover in good order, p50, ms", "handover", "p50", OursRedis, 3),
+		absolute("Redis: handover in good order, slowest, ms", "handover", "max", OursRedis, 10),
+		absolute("idle process, transactions a second, those of heartbeats included", "idle", "queries", Ours, 1),
+		absolute("Redis: idle process, commands a second", "idle", "queries", OursRedis, 5),
 	}
+}
+
+func absolute(what, workload, metric, of string, limit float64) goal {
+	return goal{what, workload, metric, of, "", limit, true, ""}
 }
 
 // Goals are those that this run has figures for.
 func (r *Report) Goals() (all []Goal) {
 	for _, g := range goals() {
-		got := r.workload(g.workload).Ratio(g.metric, g.of, g.by)
+		w := r.workload(g.workload)
+		got := spread(w.Cell(g.of).Samples[g.metric])
+		if g.by != "" {
+			got = w.Ratio(g.metric, g.of, g.by)
+		}
 		if math.IsNaN(got.Median) {
 			continue
 		}

@@ -53,6 +53,12 @@ func DB(t testing.TB) string {
 	return Shared(t).fresh(t, emptyTemplate)
 }
 
+// DBLike is Server.DBLike on the shared server.
+func DBLike(t testing.TB, name string, prepare func(dsn string) error) string {
+	t.Helper()
+	return Shared(t).DBLike(t, name, prepare)
+}
+
 // DBLike creates a copy of a database that prepare fills for the first test that asks for one of that name: copying it
 // costs less than filling each. The copy is dropped when the test ends.
 func (s *Server) DBLike(t testing.TB, name string, prepare func(dsn string) error) string {
@@ -127,7 +133,7 @@ const emptyTemplate = "template0"
 
 func (s *Server) createDatabase(name, template string) error {
 	err := s.admin(func(ctx context.Context, c *pgx.Conn) error {
-		_, err := c.Exec(ctx, `CREATE DATABASE `+pgx.Identifier{name}.Sanitize()+` TEMPLATE `+pgx.Identifier{template}.Sanitize())
+		_, err := c.Exec(ctx, `CREATE DATABASE `+pgx.Identifier{name}.Sanitize()+` TEMPLATE `+pgx.Identifier{template}.Sanitize()+s.copying)
 		return err
 	})
 	if err != nil {

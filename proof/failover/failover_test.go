@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"io"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/internal/pace"
+	"github.com/leasegen/leasegen/proof/failover/trials"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
@@ -61,6 +64,23 @@ func TestFailover(t *testing.T) {
 				}
 				bare.Within(t, "the best of the takeovers", l.took[0], f.target+time.Second)
 			})
+		}
+	}
+}
+
+// The command writes what each trial took into a file, for those that draw it.
+func TestRawResults(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "raw.json")
+	if err := run(t.Context(), []string{"-trials", "2", "-locks", "topic", "-faults", "SIGKILL", "-raw", path}, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	lines := must.Get(trials.Read(path))
+	if len(lines) != 2 {
+		t.Fatalf("%d lines, want those of two stores: %+v", len(lines), lines)
+	}
+	for i, l := range lines {
+		if l.On != []string{onPostgres, onRedis}[i] || l.Per != "topic" || l.Fault != "SIGKILL" || l.TTL != 2000 || len(l.Took) != 2 || l.Took[0] <= 0 {
+			t.Errorf("%+v", l)
 		}
 	}
 }

@@ -3,6 +3,7 @@
 //
 //	make failover
 //	go run ./proof/failover -trials 20 -locks session -faults SIGKILL
+//	go run ./proof/failover -locks topic -raw trials.json
 //
 // Two replicas, real processes, stand behind each other on one resource: one owns it, one
 // is its standby. Each lock is measured under every fault, on a server of its own.
@@ -21,6 +22,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/must"
+	"github.com/leasegen/leasegen/proof/failover/trials"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
@@ -71,14 +73,18 @@ type line struct {
 func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	defer must.Catch(&err)
 	fs := flag.NewFlagSet("failover", flag.ContinueOnError)
-	trials := fs.Int("trials", 100, "trials of each fault and lock")
+	n := fs.Int("trials", 100, "trials of each fault and lock")
 	pairs := fs.Int("pairs", 10, "pairs of replicas that are tried side by side, where time is mostly waiting")
 	onlyLocks := fs.String("locks", "", "comma-separated stores (postgres, redis), locks or pers; default all")
 	onlyFaults := fs.String("faults", "", "comma-separated faults; default all")
+	raw := fs.String("raw", "", "a file for what each trial took, as JSON")
 	must.Do(fs.Parse(args))
-	lines, err := measure(ctx, out, *trials, *pairs, *onlyLocks, *onlyFaults)
+	lines, err := measure(ctx, out, *n, *pairs, *onlyLocks, *onlyFaults)
 	if len(lines) > 0 {
 		table(out, lines)
+	}
+	if err == nil && *raw != "" {
+		err = trials.Write(*raw, rawLines(lines))
 	}
 	return err
 }
@@ -131,6 +137,18 @@ func try(ctx context.Context, st store, k lockKind, f fault, trials, pairs int) 
 	}
 	slices.Sort(l.took)
 	return l, nil
+}
+
+func rawLines(lines []line) (raw []trials.Line) {
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	for _, l := range lines {
+		r := trials.Line{On: l.kind.on, Lock: l.kind.lock, Per: l.kind.per, Fault: l.fault.name, TTL: ms(ttl), Late: l.late}
+		for _, d := range l.took {
+			r.Took = append(r.Took, ms(d))
+		}
+		raw = append(raw, r)
+	}
+	return raw
 }
 
 // at is the value that the fraction q of the sorted values does not exceed.

@@ -69,7 +69,7 @@ func atEachStep(t *testing.T, fault string, n int, kill bool) {
 		}
 	}
 	// Until each step that is known has been hit n times; in make test, as far as one gets.
-	enough := func() bool { return !pace.Long() && time.Since(begin) > 40*time.Second }
+	enough := func() bool { return !pace.Long() && time.Since(begin) > 25*time.Second }
 	for tries := 0; steps.left(n) && tries < 60*n && !enough(); tries++ {
 		step := steps.next()
 		i := rand.IntN(len(proxies))

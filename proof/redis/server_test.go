@@ -74,8 +74,12 @@ func TestKill(t *testing.T) {
 }
 
 // Over several hash tags and while handlers fail: retries are not forgotten, nothing jumps the
-// queue of its key, and exactly the messages that cannot be handled become dead letters.
+// queue of its key, and exactly the messages that cannot be handled become dead letters. In make test the
+// pools are small, too: the next test.
 func TestKillWhileHandlersFail(t *testing.T) {
+	if !pace.Long() {
+		t.Skip("make proof-redis runs it")
+	}
 	t.Parallel()
 	pace.Shares(t, rounds(t, 4, 100), roundsEach, func(t *testing.T, n int) {
 		s := onServer(t, redistest.Shared(t), failing, 4, "")

@@ -146,7 +146,7 @@ func (s *site) load(t *testing.T, topics int) (stop func()) {
 	var told atomic.Int64
 	pause := 30 * time.Millisecond
 	if !pace.Long() && (s.settings.Mode == whole || s.settings.Mode == failing) {
-		pause *= 3 // other tests need the machine, too; what has to go wrong needs the load
+		pause *= 5 // other tests need the machine, too; what has to go wrong needs the load
 	}
 	var wg sync.WaitGroup
 	for i := range topics {

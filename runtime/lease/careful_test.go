@@ -241,6 +241,7 @@ func TestTrustComesBack(t *testing.T) {
 			ls, err := be.Leases(t.Context(), "a", 0)
 			return err == nil && ls[0].Suspicion == 0
 		})
+		pass(time.Second) // until all is observed
 		if o := observed[operate.ObservedAcquire](&rec); len(o) != 1 || !o[0].Crashed {
 			t.Errorf("%+v", o)
 		}

@@ -16,19 +16,24 @@ import (
 const (
 	tellAtMost  = 16 << 10        // what waits to be told; what comes on top is dropped and counted
 	tellPatient = 2 * time.Second // how long Run waits at its end for what is still to be told
+	tellPause   = time.Millisecond
 )
 
-// teller tells things in order, one at a time, in a goroutine that lives while there are some.
+// teller tells things in order, one at a time, in a goroutine that lives while there are some. What comes within a pause
+// after what it has told is told at its end, together: waking a processor for each message costs more than the message.
 type teller[T any] struct {
 	tell   func(T)
 	room   func(T) int       // how many may wait, it included
 	counts func(T) counts    // what it counts, which is told though it is dropped
 	lossy  func(what losses) // tells of what was dropped
+	pause  time.Duration     // 0 for what has to be told though the process ends at once
 
 	mu      sync.Mutex
 	waiting []T
 	dropped losses
 	idle    chan struct{} // closed when all is told; nil when nothing is being told
+	hurry   chan struct{} // of capacity 1: ends a pause
+	flushed bool          // no more pauses until all is told
 }
 
 // losses are what was dropped: how many, and what these counted.
@@ -46,13 +51,32 @@ func (t *teller[T]) add(x T) {
 		return
 	}
 	t.waiting = append(t.waiting, x)
-	if t.idle == nil {
-		t.idle = make(chan struct{})
+	switch {
+	case t.idle == nil:
+		t.idle, t.hurry, t.flushed = make(chan struct{}), make(chan struct{}, 1), false
 		go t.run()
+	case len(t.waiting) == tellAtMost/4:
+		hint(t.hurry)
 	}
 }
 
 func (t *teller[T]) run() { t.tellAll(nil, losses{}) }
+
+// rest lets things gather after some were told.
+func (t *teller[T]) rest() {
+	t.mu.Lock()
+	flushed := t.flushed
+	t.mu.Unlock()
+	if flushed {
+		return
+	}
+	timer := time.NewTimer(t.pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.hurry:
+	}
+}
 
 // tellAll tells a batch, of which dropped things were lost at the end, and all that has come since.
 func (t *teller[T]) tellAll(batch []T, dropped losses) {
@@ -71,7 +95,9 @@ func (t *teller[T]) tellAll(batch []T, dropped losses) {
 			dropped = losses{}
 			t.lossy(lost)
 		}
-		clear(batch)
+		if clear(batch); n > 0 && t.pause > 0 {
+			t.rest()
+		}
 		t.mu.Lock()
 		next := t.waiting
 		if len(next) == 0 {
@@ -90,6 +116,10 @@ func (t *teller[T]) tellAll(batch []T, dropped losses) {
 func (t *teller[T]) flush(d time.Duration) {
 	t.mu.Lock()
 	idle := t.idle
+	if idle != nil {
+		t.flushed = true
+		hint(t.hurry)
+	}
 	t.mu.Unlock()
 	if idle == nil {
 		return
@@ -116,7 +146,7 @@ func newObserverTeller(consumer string, observer operate.Observer, log *slog.Log
 		observer.Observe(o)
 		returned = true
 	}
-	return &teller[operate.Observation]{tell: tell, room: roomFor, counts: countsOf, lossy: func(what losses) {
+	return &teller[operate.Observation]{tell: tell, room: roomFor, counts: countsOf, pause: tellPause, lossy: func(what losses) {
 		log.Warn("observations were dropped because the observer is too slow", "consumer", consumer, "dropped", what.n)
 		tell(operate.ObservedDropped{Consumer: consumer, Dropped: what.n, Outcomes: what.Outcomes, Kinds: what.kinds})
 	}}

@@ -164,6 +164,7 @@ func TestAcquiredAgainWhileTheReleaseIsUnderWay(t *testing.T) {
 			publish(t, be, topic, 1, 2, nil)
 		}
 		eventually(t, "all handled", func() bool { return got.count() == 9 })
+		pass(time.Second) // until all is observed
 		owned := map[string]int{}
 		for _, o := range observed[operate.ObservedAcquire](&rec) {
 			owned[o.Resource]++

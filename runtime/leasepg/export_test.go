@@ -51,3 +51,8 @@ func Ended(b *Backend, id string) bool {
 
 // Abandon has a session of this process lose its connections for good, as when the process died.
 func Abandon(b *Backend, id string) { b.session(id).abandon() }
+
+// OnSession runs f on the connection of a session.
+func OnSession(ctx context.Context, b *Backend, id string, f func(context.Context, *pgx.Conn) error) error {
+	return b.session(id).use(ctx, f)
+}

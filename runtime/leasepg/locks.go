@@ -94,7 +94,7 @@ func (o *owner) acquireAdvisory(ctx context.Context, req backend.AcquireRequest)
 func (s *session) releaseAdvisory(ctx context.Context, p leasedb.ReleaseLeasesParams) error {
 	return s.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		var released int64
-		err := s.ss.pipeline(ctx, c, durable(ctx), func(q *leasedb.Queries) (err error) {
+		err := s.ss.pipeline(ctx, c, hasty(ctx), func(q *leasedb.Queries) (err error) {
 			released, err = q.ReleaseLeases(ctx, p)
 			return err
 		})

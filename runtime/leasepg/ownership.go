@@ -18,16 +18,25 @@ import (
 type owner struct {
 	*sessions
 	squatters sync.Map // strangers that hold the lock of a consumer, and were told of
+	reads     sync.Map // string → backend.Per of consumers that read the log
 }
 
 // Survey counts members and leases.
 func (o *owner) Survey(ctx context.Context, consumers []string) ([]backend.Survey, error) {
 	var rows []leasedb.SurveyRow
-	err := o.pipeline(ctx, o.pool,
+	c, err := o.pool.Acquire(ctx)
+	if err != nil {
+		return nil, o.fail("survey", err)
+	}
+	defer c.Release()
+	err = o.pipeline(ctx, c,
 		func(q *leasedb.Queries) error { return q.Uncompiled(ctx) },
 		func(q *leasedb.Queries) (err error) { rows, err = q.Survey(ctx, consumers); return err })
 	if err != nil {
 		return nil, o.fail("survey", err)
+	}
+	if !slices.ContainsFunc(rows, func(r leasedb.SurveyRow) bool { return r.Free > 0 }) {
+		o.rehearse(ctx, c.Conn(), consumers)
 	}
 	out := make([]backend.Survey, len(consumers))
 	for i, name := range consumers {
@@ -72,9 +81,36 @@ func (o *owner) Acquire(ctx context.Context, req backend.AcquireRequest) ([]back
 }
 
 func (o *owner) acquire(ctx context.Context, on sender, req backend.AcquireRequest) ([]backend.Grant, error) {
+	var got acquisition
+	err := o.pipeline(ctx, on, o.acquiring(ctx, req, &got)...)
+	if errors.Is(err, backend.ErrSessionLost) {
+		o.estrangeNamed(err, req.Session)
+	}
+	if err == nil && got.lost {
+		err = backend.ErrSessionLost
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i := range got.grants {
+		got.grants[i].Cursor.(*cursor).history = got.now.history
+	}
+	if err := o.rescue(ctx, on, req.Session, req.Consumer.Name, got.now, got.grants); err != nil {
+		return nil, err
+	}
+	return got.grants, nil
+}
+
+// acquisition is what came of an Acquire.
+type acquisition struct {
+	grants []backend.Grant
+	lost   bool // the session is
+	now    horizon
+}
+
+// acquiring are the steps of Acquire.
+func (ss *sessions) acquiring(ctx context.Context, req backend.AcquireRequest, got *acquisition) []step {
 	var (
-		grants []backend.Grant
-		lost   bool
 		name   = req.Consumer.Name
 		byName = map[string]int{}
 		rowTTL time.Duration
@@ -82,22 +118,21 @@ func (o *owner) acquire(ctx context.Context, on sender, req backend.AcquireReque
 	if req.Consumer.Lock == backend.LockRow {
 		rowTTL = req.Consumer.TTL
 	}
-	var now horizon
-	err := o.pipeline(ctx, on, durable(ctx), o.expect(ctx, req.Session),
+	return []step{durable(ctx), ss.expect(ctx, req.Session),
 		func(q *leasedb.Queries) error {
 			return q.LockAttempts(ctx, leasedb.LockAttemptsParams{Session: req.Session, Consumer: name, Attempt: req.Attempt})
 		},
 		func(q *leasedb.Queries) error {
 			_, err := q.LockSession(ctx, req.Session)
 			if errors.Is(err, pgx.ErrNoRows) {
-				lost = true
+				got.lost = true
 				return nil
 			}
 			return err
 		},
 		func(q *leasedb.Queries) error { _, err := q.BuryExpired(ctx); return err },
 		func(q *leasedb.Queries) error {
-			return q.NotifyIfBuried(ctx, leasedb.NotifyIfBuriedParams{Channel: o.schema.name, Payload: wakeOwnership})
+			return q.NotifyIfBuried(ctx, leasedb.NotifyIfBuriedParams{Channel: ss.schema.name, Payload: wakeOwnership})
 		},
 		func(q *leasedb.Queries) error {
 			rows, err := q.AcquireLeases(ctx, leasedb.AcquireLeasesParams{
@@ -108,18 +143,18 @@ func (o *owner) acquire(ctx context.Context, on sender, req backend.AcquireReque
 			if err != nil {
 				return err
 			}
-			grants = make([]backend.Grant, len(rows))
+			got.grants = make([]backend.Grant, len(rows))
 			for i, r := range rows {
 				c, err := storedCursor(r.Pos, r.Snap, r.X, r.LateSnap, r.LatePos)
 				if err != nil {
 					return err
 				}
-				grants[i] = backend.Grant{
+				got.grants[i] = backend.Grant{
 					Ref: backend.Ref{Resource: r.Resource, Epoch: r.Epoch}, Cursor: c,
 					Suspicion: int(r.Suspicion), MarkCount: int(r.MarkCount),
 				}
 				if r.Mark != 0 {
-					grants[i].Mark = strconv.FormatInt(r.Mark, 10)
+					got.grants[i].Mark = strconv.FormatInt(r.Mark, 10)
 				}
 				byName[r.Resource] = i
 			}
@@ -129,7 +164,7 @@ func (o *owner) acquire(ctx context.Context, on sender, req backend.AcquireReque
 			rows, err := q.GrantedLanes(ctx, leasedb.GrantedLanesParams{Consumer: name, Session: req.Session, Attempt: req.Attempt})
 			for _, r := range rows {
 				if i, ok := byName[r.Resource]; ok {
-					grants[i].Lanes = append(grants[i].Lanes, r.Lane)
+					got.grants[i].Lanes = append(got.grants[i].Lanes, r.Lane)
 				}
 			}
 			return err
@@ -139,25 +174,10 @@ func (o *owner) acquire(ctx context.Context, on sender, req backend.AcquireReque
 			if err != nil {
 				return err
 			}
-			now, err = newHorizon(h.History, h.Snap, -1, 0)
+			got.now, err = newHorizon(h.History, h.Snap, -1, 0)
 			return err
-		})
-	if errors.Is(err, backend.ErrSessionLost) {
-		o.estrangeNamed(err, req.Session)
+		},
 	}
-	if err == nil && lost {
-		err = backend.ErrSessionLost
-	}
-	if err != nil {
-		return nil, err
-	}
-	for i := range grants {
-		grants[i].Cursor.(*cursor).history = now.history
-	}
-	if err := o.rescue(ctx, on, req.Session, name, now, grants); err != nil {
-		return nil, err
-	}
-	return grants, nil
 }
 
 // Release gives leases back.
@@ -167,7 +187,7 @@ func (o *owner) Release(ctx context.Context, session, consumer string, leases []
 	if s := o.session(session); s != nil && s.leads(consumer) {
 		return o.fail("release the lease of "+consumer, s.releaseAdvisory(ctx, p))
 	}
-	return o.fail("release leases of "+consumer, o.pipeline(ctx, o.pool, durable(ctx),
+	return o.fail("release leases of "+consumer, o.pipeline(ctx, o.pool, hasty(ctx),
 		func(q *leasedb.Queries) error { _, err := q.ReleaseLeases(ctx, p); return err },
 		o.notify(ctx, wakeOwnership)))
 }

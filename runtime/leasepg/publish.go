@@ -152,6 +152,7 @@ func isSelected(e backend.Event) bool { return e.ID != "" || e.After > 0 || !e.A
 // insert publishes by statements that take arrays, and returns the last id.
 func (p *publisher) insert(ctx context.Context, on leasedb.DBTX, wake *throttle, events []backend.Event, selected bool) (last int64, err error) {
 	var steps []step
+	_, ours := on.(sender)
 	for len(events) > 0 {
 		n, size := 0, 0
 		for n < len(events) && n < publishRows && (n == 0 || size+len(events[n].Payload) <= publishBytes) {
@@ -163,6 +164,9 @@ func (p *publisher) insert(ctx context.Context, on leasedb.DBTX, wake *throttle,
 			return 0, err
 		}
 		publish := func(q *leasedb.Queries) (int64, error) {
+			if ours && n == 1 {
+				return q.PublishOne(ctx, leasedb.PublishOneParams{Topic: c.Topics[0], Key: c.Keys[0], Kind: c.Kinds[0], Payload: c.Payloads[0], Headers: c.Headers[0]})
+			}
 			return q.Publish(ctx, leasedb.PublishParams{Topics: c.Topics, Keys: c.Keys, Kinds: c.Kinds, Payloads: c.Payloads, Headers: c.Headers})
 		}
 		if selected {

@@ -34,6 +34,9 @@ func (o *owner) Register(ctx context.Context, c backend.ConsumerInfo, resources 
 	if t := o.tables.of(c); t != nil {
 		return o.fail("register resources of "+c.Name, o.registerTable(ctx, t, c, resources))
 	}
+	if len(c.Topics) > 0 {
+		o.reads.Store(c.Name, c.Per)
+	}
 	kind := kind{c.Name, c.Per}
 	if _, ok := o.kinds.Load(kind); !ok {
 		if _, err := o.checkKind(ctx, c.Name, c.Per.String(), ""); err != nil {

@@ -25,6 +25,13 @@ func durable(ctx context.Context) step {
 	return func(q *leasedb.Queries) error { return q.Durable(ctx) }
 }
 
+// hasty lets a transaction that gives leases away or buries a session be seen before it is on disk: the next owner's, which is durable, comes after
+// it in the server's log, and so takes it there. If the server crashes before that happens, the lease is still its former owner's:
+// that is gone, as after a crash of its own, or finds a lease that only the server knows of, and gives it back again.
+func hasty(ctx context.Context) step {
+	return func(q *leasedb.Queries) error { return q.Hasty(ctx) }
+}
+
 // steady makes the plans of what follows in the transaction independent of statistics.
 func steady(ctx context.Context) step {
 	return func(q *leasedb.Queries) error { return q.Steady(ctx) }
@@ -65,7 +72,6 @@ type session struct {
 	born      time.Time
 	returned  atomic.Int64 // when a broken connection was replaced last, since born; 0: none was
 	apart     atomic.Int64 // when the connection broke, since born; 0: it has been replaced
-	joined    atomic.Int64 // what it took to connect last and to take the place among the others, in ns
 	waits     atomic.Bool  // something waits for the locks of others
 	ended     atomic.Bool
 	closing   atomic.Bool // ended by Close, which still needs the connection: it has the locks
@@ -109,6 +115,7 @@ func (ss *sessions) OpenSession(ctx context.Context, spec backend.SessionSpec) (
 	} else {
 		go s.watch(watching)
 	}
+	go s.rehearse(watching)
 	if ss.pooled.Load() || ss.polls {
 		close(s.waited)
 	} else {
@@ -159,8 +166,8 @@ func (s *session) Heartbeat(ctx context.Context) error {
 	return s.ss.fail("heartbeat", err)
 }
 
-// Close ends the session and frees its leases. Locks go after the leases that they hold, and
-// only then the others are told: who comes at once finds both free.
+// Close ends the session and frees its leases, and the locks with them: the others are told when both are free. A lock is gone
+// a moment before the transaction ends. Who takes it then finds the row of the lease locked, and gives it back.
 func (s *session) Close(ctx context.Context) error {
 	s.stop()
 	select {
@@ -170,15 +177,11 @@ func (s *session) Close(ctx context.Context) error {
 	s.closing.Store(true)
 	ended := s.ended.Swap(true)
 	err := s.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		steps := append([]step{durable(ctx)}, s.ss.closing(ctx, s.spec.ID, s.spec.Consumers)...)
-		elsewhere := s.pid != c.PgConn().PID() && s.leadsByLock() // its locks are the former connection's, which the server may still have
-		if len(s.locked) == 0 && !elsewhere {
-			return s.ss.pipeline(ctx, c, append(steps, s.ss.notify(ctx, wakeOwnership))...)
-		}
-		if err := s.ss.pipeline(ctx, c, steps...); err != nil {
-			return err
-		}
-		if elsewhere {
+		steps := append([]step{hasty(ctx)}, s.ss.closing(ctx, s.spec.ID, s.spec.Consumers)...)
+		if s.pid != c.PgConn().PID() && s.leadsByLock() { // its locks are the former connection's, which the server may still have
+			if err := s.ss.pipeline(ctx, c, steps...); err != nil {
+				return err
+			}
 			if err := s.ss.queries(c).EndHolders(ctx, leasedb.EndHoldersParams{Key: s.key, Pid: int32(s.pid)}); err != nil {
 				return err
 			}
@@ -188,9 +191,10 @@ func (s *session) Close(ctx context.Context) error {
 		for consumer := range s.locked {
 			keys = append(keys, s.ss.lockKey(consumer))
 		}
-		return s.ss.pipeline(ctx, c,
-			func(q *leasedb.Queries) error { return q.Unlock(ctx, keys) },
-			s.ss.notify(ctx, wakeOwnership))
+		if len(keys) > 0 {
+			steps = append(steps, func(q *leasedb.Queries) error { return q.Unlock(ctx, keys) })
+		}
+		return s.ss.pipeline(ctx, c, append(steps, s.ss.notify(ctx, wakeOwnership))...)
 	})
 	if err != nil && !ended {
 		s.ended.Store(false) // may be tried again
@@ -326,7 +330,6 @@ func (s *session) run(ctx context.Context, f func(context.Context, *pgx.Conn) er
 // session's row. Each connection has a lock of its own: the server may still hold that of
 // the one before, which was cut off.
 func (s *session) link(ctx context.Context) error {
-	began := time.Now()
 	c, err := s.ss.connect(ctx)
 	if err != nil {
 		return err
@@ -340,7 +343,6 @@ func (s *session) link(ctx context.Context) error {
 		return err
 	}
 	s.conn = c
-	s.joined.Store(int64(time.Since(began)))
 	s.apart.Store(0)
 	return nil
 }
@@ -353,7 +355,7 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) (err error) {
 		return err
 	}
 	s.links++
-	before, pid, key := s.key, s.pid, int64(0)
+	before, pid, key, shown := s.key, s.pid, int64(0), false
 	if s.ss.pooled.Load() {
 		if s.spec.Advisory {
 			return errPooledLock
@@ -361,11 +363,7 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) (err error) {
 	} else {
 		key = sessionKey(s.spec.ID, s.links)
 		var held bool
-		err := s.ss.pipeline(ctx, c, s.guard(ctx), func(q *leasedb.Queries) (err error) {
-			held, err = q.TryLock(ctx, key)
-			return err
-		})
-		if err != nil {
+		if held, shown, err = s.appear(ctx, c, key, s.opened); err != nil {
 			return err
 		}
 		if !held {
@@ -406,6 +404,8 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) (err error) {
 		n, err := q.RejoinSession(ctx, leasedb.RejoinSessionParams{ID: s.spec.ID, LockKey: key})
 		live = n == 1
 		return err
+	}, func(q *leasedb.Queries) error {
+		return q.HideSign(ctx, leasedb.HideSignParams{ID: s.spec.ID, Shown: shown}) // until this is committed the row is locked
 	})
 	if errors.Is(err, backend.ErrSessionLost) {
 		s.ss.estrangeNamed(err, s.spec.ID)
@@ -418,6 +418,17 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) (err error) {
 	}
 	s.comeBack()
 	return s.leadAgain(ctx, c, before, pid)
+}
+
+// appear takes the lock with a key if it is to be had. A session that comes back shows before all else that its process lives.
+func (s *session) appear(ctx context.Context, c *pgx.Conn, key int64, back bool) (held, shown bool, err error) {
+	steps := []step{s.guard(ctx)}
+	if back {
+		steps = append(steps, func(q *leasedb.Queries) (err error) { shown, err = q.ShowSign(ctx, s.spec.ID); return err })
+	}
+	steps = append(steps, func(q *leasedb.Queries) (err error) { held, err = q.TryLock(ctx, key); return err })
+	err = s.ss.pipeline(ctx, c, steps...)
+	return held, shown, err
 }
 
 // replace ends the session that this one stands in for, and frees what it held.

@@ -28,9 +28,9 @@ import (
 //     statement with which it waits is cancelled (Nudge). A process that lives waits again and keeps its second lock, and has as
 //     long as it takes to come back; the connection of one that died ends as the server finds that it cannot answer, and that of a
 //     frozen one after waitIdle. So no time that somebody chose separates the two.
-//   - All connections of a process that lives may end at once. It needs to come back then: to connect, to take its lock, and to say so
-//     durably. Who would bury it connects, too, and gives it several times what that takes on the server as it is now, and what all of it
-//     took when its own session opened or came back. Where the connection that waits has ended without being asked it was not its process
+//   - All connections of a process that lives may end at once. It needs to come back then: to connect and to show its sign, a shared lock
+//     that its new connection takes before all else. What it then needs to join the others, durably, is its own time. Who would bury it
+//     does the same several times in a row, and gives it as long as that takes on the server as it is now. Where the connection that waits has ended without being asked it was not its process
 //     that died, mostly: a server process that waits for a lock does not notice. Then the grace is graceAlone. Where it has answered
 //     for a while its process had tried to connect in vain, and rests between two tries: for as long it has more time.
 //   - Who was cut off itself leaves the others the time to come back (see early): what broke may have been the network before the
@@ -44,11 +44,10 @@ const (
 	watchEvery = 400 * time.Millisecond
 	watchAgain = 10 * time.Millisecond // after the first try to connect; then after twice as long each time
 
-	// What a session has to come back that was asked in vain: graceTimes what connecting takes and what it took the one that judges
-	// to join the others, of which joinMost counts; and at least graceLeast. One try may fail.
+	// What a session has to show its sign that was asked in vain: what it takes to do that graceTimes in a row, and at least graceLeast.
+	// One try may fail.
 	graceLeast = 15 * time.Millisecond
-	graceTimes = 3
-	joinMost   = time.Second
+	graceTimes = 5
 	// The least for one that has lost its lock and had no second one when that was seen: its next try to connect, and some time for it.
 	graceAlone = watchEvery + 100*time.Millisecond
 )
@@ -165,7 +164,10 @@ type watcher struct {
 	seen   map[string]sighting // of the sessions around
 	nudged int                 // looks in a row at sessions that had lost their lock or had expired
 
-	probing chan time.Duration // what connecting takes; nil: it is not being measured
+	doomed leasedb.BuryGoneParams // who is to be buried at a time if they have not come back
+	doom   time.Time
+
+	probing chan time.Duration // what coming back takes graceTimes; nil: it is not being measured
 	took    time.Duration      // when it was measured last, with probed
 	probed  time.Time
 }
@@ -175,16 +177,20 @@ type sighting struct {
 	key      int64
 	answered bool      // the second lock was held when the first was gone: if it is free by now, it was asked in vain
 	lost     time.Time // since when the lock with the key has been free; zero: it is held
-	alone    time.Time // since when the second one has been, too
+	alone    time.Time // since when the second one has been, too, and there was no sign
+	passed   bool      // another one was asked to judge
 }
 
 // grace is how long the session has to come back, from when it was alone.
-func (s sighting) grace(took, joined time.Duration) time.Duration {
-	grace := max(graceTimes*(took+min(joined, joinMost)), graceLeast) + watchAgain
+func (s sighting) grace(took time.Duration) time.Duration {
+	grace := max(took, graceLeast) + watchAgain
 	if !s.answered {
 		grace = max(grace, graceAlone)
 	}
-	return grace + min(s.alone.Sub(s.lost), watchEvery) // it tries again after as long as it has tried at most
+	if tried := s.alone.Sub(s.lost); tried > watchAgain {
+		grace += min(tried, watchEvery) // it rests for as long as it has tried at most
+	}
+	return grace
 }
 
 // aim is what to wait for before looking: the lock with a key, or nothing but the time.
@@ -196,6 +202,9 @@ type aim struct {
 // look waits for what is aimed at, looks around, and does what is to be done. It returns what to wait for next; or, where some
 // session is suspect, how soon to look again.
 func (w *watcher) look(ctx context.Context, at aim) (next aim, again time.Duration, err error) {
+	if err := w.execute(ctx); err != nil {
+		return aim{}, 0, err
+	}
 	var around []leasedb.LookAroundRow
 	id := w.s.spec.ID
 	err = w.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
@@ -257,7 +266,7 @@ func (w *watcher) note(around []leasedb.LookAroundRow) {
 			if is.lost.IsZero() {
 				is.lost, is.alone = now, now
 			}
-			if r.Answers {
+			if r.Answers || r.Comes {
 				is.alone = now
 			}
 		}
@@ -302,21 +311,24 @@ func aimAt(around []leasedb.LookAroundRow) aim {
 // again: 0 when there are none.
 func (w *watcher) judge(ctx context.Context, around []leasedb.LookAroundRow) (again time.Duration, err error) {
 	var expired, alone, answering []leasedb.LookAroundRow
+	coming := false
 	for _, r := range around {
 		switch {
 		case r.Remaining < 0:
 			expired = append(expired, r)
+		case r.Gone && r.Comes:
+			coming = true
 		case r.Gone && r.Answers:
 			answering = append(answering, r)
 		case r.Gone:
 			alone = append(alone, r)
 		}
 	}
-	if len(expired)+len(alone)+len(answering) == 0 {
+	if len(expired)+len(alone)+len(answering) == 0 && !coming {
 		return 0, nil
 	}
 	if early := w.s.early(); early > 0 {
-		return min(early, watchEvery/4), nil
+		return min(early, watchEvery/4), w.passOn(ctx, slices.Concat(alone, answering))
 	}
 	w.nudged++
 	again = min(time.Millisecond<<min(w.nudged, 10), watchEvery)
@@ -324,11 +336,14 @@ func (w *watcher) judge(ctx context.Context, around []leasedb.LookAroundRow) (ag
 	for _, r := range expired {
 		dead.Ids, dead.Keys = append(dead.Ids, r.ID), append(dead.Keys, 0)
 	}
-	if took, known := w.connecting(ctx, len(alone) > 0); known {
+	if took, known := w.returning(ctx, len(alone) > 0); known {
 		for _, r := range alone {
 			is := w.seen[r.ID]
-			if left := is.grace(took, time.Duration(w.s.joined.Load())) - time.Since(is.alone); left > 0 {
-				again = min(again, left)
+			if left := is.grace(took) - time.Since(is.alone); left > 0 {
+				if left <= again {
+					again, w.doom = left, time.Now().Add(left)
+					w.doomed = leasedb.BuryGoneParams{Ids: []string{r.ID}, Keys: []int64{r.Key}}
+				}
 				continue
 			}
 			dead.Ids, dead.Keys = append(dead.Ids, r.ID), append(dead.Keys, r.Key)
@@ -354,12 +369,40 @@ func (w *watcher) judge(ctx context.Context, around []leasedb.LookAroundRow) (ag
 	return again, err
 }
 
-// probeAgain is how long it is believed what connecting takes.
+// execute buries a session whose time has come since the last look. The statement that does it looks again.
+func (w *watcher) execute(ctx context.Context) error {
+	doomed := w.doomed
+	w.doomed = leasedb.BuryGoneParams{}
+	if len(doomed.Ids) == 0 || time.Now().Before(w.doom) || w.s.early() > 0 {
+		return nil
+	}
+	_, err := w.bury(ctx, doomed)
+	return err
+}
+
+// passOn asks the session before this one to judge suspects in its place, each once: it would look that far by itself only when
+// it has waited for long.
+func (w *watcher) passOn(ctx context.Context, suspects []leasedb.LookAroundRow) error {
+	ask := false
+	for _, r := range suspects {
+		is := w.seen[r.ID]
+		ask = ask || !is.passed
+		is.passed = true
+		w.seen[r.ID] = is
+	}
+	if !ask {
+		return nil
+	}
+	return w.use(ctx, func(ctx context.Context, c *pgx.Conn) error { return w.s.ss.queries(c).NudgeBefore(ctx, w.s.spec.ID) })
+}
+
+// probeAgain is how long it is believed what coming back takes.
 const probeAgain = time.Second
 
-// connecting tells what it takes to connect to the server now, if that is known; where it is wanted it is found out. That
-// goes on beside the looks, so that the connection with which these are made is neither idle nor unwatched for long.
-func (w *watcher) connecting(ctx context.Context, wanted bool) (took time.Duration, known bool) {
+// returning tells what it takes now to connect to the server and to show a sign, graceTimes in a row, if that is known; where it is
+// wanted it is found out. One time that was quick by chance does not decide. It goes on beside the looks, so that the connection
+// with which these are made is neither idle nor unwatched for long.
+func (w *watcher) returning(ctx context.Context, wanted bool) (took time.Duration, known bool) {
 	if w.probing != nil {
 		select {
 		case w.took = <-w.probing:
@@ -371,7 +414,7 @@ func (w *watcher) connecting(ctx context.Context, wanted bool) (took time.Durati
 	if !wanted {
 		return 0, false
 	}
-	if !w.probed.IsZero() && time.Since(w.probed) < max(probeAgain, graceTimes*w.took)+watchEvery {
+	if !w.probed.IsZero() && time.Since(w.probed) < max(probeAgain, w.took)+watchEvery {
 		return w.took, true
 	}
 	probing := make(chan time.Duration, 1)
@@ -380,19 +423,34 @@ func (w *watcher) connecting(ctx context.Context, wanted bool) (took time.Durati
 		ctx, cancel := context.WithTimeout(ctx, longest)
 		defer cancel()
 		began := time.Now()
-		c, err := w.s.ss.connect(ctx)
+		var err error
+		for n := 0; n < graceTimes && err == nil; n++ {
+			err = w.s.tryOut(ctx)
+		}
 		took := time.Since(began)
-		if err == nil {
-			closeConn(c)
-		} else {
-			took = max(took, graceAlone) // they could not come back either
+		if err != nil {
+			took = max(took, graceTimes*graceAlone) // they could not come back either
 		}
 		probing <- took
 	}()
 	return 0, false
 }
 
-// settle waits for what connecting leaves behind. The context has ended.
+// tryOut does what a session does first that comes back.
+func (s *session) tryOut(ctx context.Context) error {
+	c, err := s.ss.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeConn(c)
+	if err := s.ss.detectPooler(ctx, c); err != nil {
+		return err
+	}
+	_, _, err = s.appear(ctx, c, sessionKey(s.spec.ID, 0), true) // the lock of no connection
+	return err
+}
+
+// settle waits for what returning leaves behind. The context has ended.
 func (w *watcher) settle() {
 	if w.probing != nil {
 		<-w.probing
@@ -404,7 +462,7 @@ func (w *watcher) bury(ctx context.Context, suspects leasedb.BuryGoneParams) (fo
 	var buried int // f may still run when use has returned
 	err = w.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		var dead []leasedb.BuryGoneRow
-		err := w.s.ss.pipeline(ctx, c, durable(ctx),
+		err := w.s.ss.pipeline(ctx, c, hasty(ctx), // who is granted the leases waits for the disk
 			func(q *leasedb.Queries) (err error) {
 				dead, err = q.BuryGone(ctx, suspects)
 				return err

@@ -235,8 +235,8 @@ func TestSlowWatcher(t *testing.T) {
 	kit.OK(t, process.Kill())
 	killed := time.Now()
 	kit.Eventually(t, "it is found", func() bool { return state(t, pool, dead) == "dead" })
-	if took := time.Since(killed); took < 4*time.Second || took > 9*time.Second {
-		t.Errorf("found after %v, want a little more than three times what connecting takes", took)
+	if took := time.Since(killed); took < 7*time.Second || took > 14*time.Second {
+		t.Errorf("found after %v, want a little more than five times what connecting takes", took)
 	}
 	kit.Equal(t, "the pid of the connection that waits", query[int](t, pool, secondHolder, id.ID), pid)
 }
@@ -421,5 +421,80 @@ func TestWithoutWaiting(t *testing.T) {
 		if err := s.Session.Heartbeat(t.Context()); errors.Is(err, backend.ErrSessionLost) {
 			t.Error("a session that lives was taken for dead")
 		}
+	}
+}
+
+// signHolder has the sign of a session that comes back.
+const signHolder = "SELECT coalesce((SELECT max(pid) FROM leasegen.lock_holders(hashtextextended('leasegen.back/' || $1, 0))), 0)"
+
+// A session that has lost all connections shows a sign as soon as it has another one, and has all the time then to join the others.
+func TestSignTellsOfLife(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	watching := kit.Join(t, be, grouped, time.Hour)
+	id := kit.Join(t, leasepg.New(pool, leasepg.WithoutWaiting()), grouped, time.Hour) // it has one connection
+	kit.Eventually(t, "the other waits", func() bool { return waits(t, pool, watching.ID) })
+	// Who holds a lock of its own joins slowly: its connection is none that waits.
+	exec(t, pool, `CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			IF EXISTS (SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND mode = 'ExclusiveLock') THEN
+				PERFORM pg_sleep(2);
+			END IF;
+			RETURN NULL;
+		END $$;
+		CREATE TRIGGER dawdle BEFORE UPDATE ON leasegen.session FOR EACH STATEMENT EXECUTE FUNCTION dawdle()`)
+	pid := query[int](t, pool, firstHolder, id.ID)
+	exec(t, pool, "SELECT pg_terminate_backend($1)", pid)
+	kit.Eventually(t, "it is back, or lost", func() bool {
+		return query[int](t, pool, firstHolder, id.ID) != pid || state(t, pool, id.ID) == "dead"
+	})
+	kit.Equal(t, "state of a session that was slow to join", state(t, pool, id.ID), "live")
+	kit.Equal(t, "holder of the sign of a session that is back", query[int](t, pool, signHolder, id.ID), 0)
+}
+
+// A stranger's lock is no sign: only a connection of the session's role can show it, and shared.
+func TestOnlyASessionShowsItsSign(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(1)))
+	kit.Join(t, be, topical, time.Hour)
+	process, dead := part{pool.Config().ConnString(), 10 * time.Minute, topical, 1}.start(t)
+	holder := kit.Must[*pgxpool.Conn](t)(pool.Acquire(t.Context()))
+	defer holder.Release()
+	_, err := holder.Exec(t.Context(), "SELECT pg_advisory_lock(hashtextextended('leasegen.back/' || $1, 0))", dead)
+	kit.OK(t, err)
+	kit.OK(t, process.Kill())
+	kit.Eventually(t, "it is found dead", func() bool { return state(t, pool, dead) == "dead" })
+}
+
+// Who was cut off itself does not judge, and has the one before it in the ring judge at once.
+func TestWhoWasCutOffPassesOn(t *testing.T) {
+	t.Parallel()
+	_, pool := migrated(t)
+	logger := leasepg.WithLogger(slog.New(slog.DiscardHandler))
+	type member struct {
+		*kit.Actor
+		link *faultproxy.Proxy
+	}
+	var ring []member
+	for range 3 {
+		link := faultproxy.Start(t, pgtest.Shared(t).Addr())
+		be := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), pgtest.Shared(t).Addr(), link.Addr(), 1)), logger)
+		ring = append(ring, member{kit.Join(t, be, grouped, time.Hour), link})
+	}
+	slices.SortFunc(ring, func(a, b member) int { return strings.Compare(a.ID, b.ID) })
+	first, cutOff, last := ring[0], ring[1], ring[2]
+	kit.Eventually(t, "all wait", func() bool {
+		return waits(t, pool, first.ID) && waits(t, pool, cutOff.ID) && waits(t, pool, last.ID)
+	})
+	pid := query[int](t, pool, secondHolder, cutOff.ID)
+	exec(t, pool, "SELECT pg_terminate_backend(pid) FROM ("+secondHolder+") h (pid)", cutOff.ID)
+	kit.Eventually(t, "it waits again", func() bool { return !slices.Contains([]int{0, pid}, query[int](t, pool, secondHolder, cutOff.ID)) })
+	exec(t, pool, "SELECT pg_cancel_backend(pid) FROM ("+secondHolder+") h (pid)", first.ID) // it has just looked
+	time.Sleep(100 * time.Millisecond)
+	last.link.Cut()
+	died := time.Now()
+	kit.Eventually(t, "it is found dead", func() bool { return state(t, pool, last.ID) == "dead" })
+	if took := time.Since(died); took > 3*time.Second {
+		t.Errorf("found dead after %v: the one that was cut off judges after ten seconds, the one before it looks every five", took)
 	}
 }

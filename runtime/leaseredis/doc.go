@@ -103,7 +103,7 @@
 //	dirty:<consumer>              zset: resource of such a consumer by the id of its last message
 //	id:<length of topic>:<topic>:<id>   string that expires: an event id that keeps out a second one
 //	pub:<publisher>               hash that expires: number of an attempt to publish that was carried out -> last id,
-//	                              low the number below which all are over
+//	                              low a number below which all are over, until when it is kept at least
 //	delayed, delayed:e            zset: delayed event by when it is due; hash: its content
 //
 //	pr:<consumer>                 zset: resource with parked messages by when its first lane is due

@@ -36,7 +36,7 @@ func driver(change func(*pgx.ConnConfig)) sqlsuite.Open {
 }
 
 func TestConformance(t *testing.T) {
-	sqlsuite.Conformance(t, pgtest.DB, driver(func(*pgx.ConnConfig) {}))
+	sqlsuite.Conformance(t, pgtest.DBLike, driver(func(*pgx.ConnConfig) {}))
 }
 
 func TestQueryModes(t *testing.T) {

@@ -4,6 +4,14 @@
 -- name: TryLock :one
 SELECT pg_try_advisory_lock(sqlc.arg(key)::bigint)::boolean AS held;
 
+-- name: ShowSign :one
+-- The sign of a session that comes back, shared: others read who has it before they find a session dead. It is not waited for.
+SELECT pg_try_advisory_lock_shared(hashtextextended('leasegen.back/' || sqlc.arg(id)::text, 0))::boolean AS shown;
+
+-- name: HideSign :exec
+SELECT pg_advisory_unlock_shared(hashtextextended('leasegen.back/' || sqlc.arg(id)::text, 0))
+WHERE sqlc.arg(shown)::boolean;
+
 -- name: TryLocks :one
 -- Whether all of the locks were to be had.
 SELECT coalesce(bool_and(pg_try_advisory_lock(k.key)), true)::boolean AS held

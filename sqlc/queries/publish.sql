@@ -10,6 +10,12 @@ WITH published AS (
 )
 SELECT coalesce(max(id), 0)::bigint AS last FROM published;
 
+-- name: PublishOne :one
+-- The same for one event, without arrays to take apart.
+INSERT INTO leasegen.message (topic, key, kind, payload, headers)
+VALUES (sqlc.arg(topic), sqlc.arg(key), sqlc.arg(kind), sqlc.arg(payload), nullif(sqlc.arg(headers)::text, '')::jsonb)
+RETURNING id;
+
 -- name: PublishSelected :one
 -- The same for events with ids, of which those published before are left out, and for delayed
 -- events. Ids are claimed in their order, so that publishers of the same ones wait for each

@@ -2,6 +2,10 @@
 -- The rest of the transaction is on disk before it is answered, whatever the role's default.
 SELECT set_config('synchronous_commit', 'on', true);
 
+-- name: Hasty :exec
+-- The transaction is answered, and what it notifies of is told, before it is on disk.
+SELECT set_config('synchronous_commit', 'off', true);
+
 -- name: Notify :exec
 SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text);
 
@@ -98,18 +102,22 @@ UPDATE leasegen.session s SET state = 'dead' FROM expired e WHERE s.id = e.id;
 -- name: NotifyIfBuried :exec
 -- Tells the other members when this transaction moved a session.
 SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text)
-WHERE EXISTS (SELECT FROM leasegen.session s WHERE s.state = 'dead' AND s.xmin = pg_current_xact_id()::xid);
+WHERE EXISTS (SELECT FROM leasegen.session s WHERE s.state = 'dead' AND s.xmin = pg_current_xact_id_if_assigned()::xid);
 
 -- name: LookAround :many
 -- The eight live sessions that follow one in the ring, and itself while it lives. key is 0 where there is no lock.
 -- proves: when the lock is free, that is for the end of the connection that held it. gone: it is free. answers: it is, and the
--- second lock is held by another connection of the same role. remaining: seconds until the session expires.
+-- second lock is held by another connection of the same role. comes: it is, and a connection comes back with the session's sign.
+-- remaining: seconds until the session expires.
 SELECT g.id, coalesce(g.lock_key, 0)::bigint AS key,
        (g.lock_key IS NOT NULL AND (g.advisory OR g.server = leasegen.incarnation()))::boolean AS proves,
        g.gone::boolean AS gone,
        CASE WHEN g.gone THEN EXISTS (
            SELECT FROM leasegen.lock_holders(hashtextextended('leasegen.second/' || g.id, 0)) h
            WHERE NOT h.exclusive AND coalesce(h.role = g.role, true)) ELSE false END::boolean AS answers,
+       CASE WHEN g.gone THEN EXISTS (
+           SELECT FROM leasegen.lock_holders(hashtextextended('leasegen.back/' || g.id, 0)) h
+           WHERE NOT h.exclusive AND coalesce(h.role = g.role, true)) ELSE false END::boolean AS comes,
        extract(epoch FROM CASE WHEN g.advisory THEN g.ttl ELSE g.expires_at - clock_timestamp() END)::float8 AS remaining
 FROM (
     SELECT n.*, leasegen.lock_gone(n.lock_key, n.server, n.advisory, n.backend_pid, n.role) AS gone FROM (
@@ -123,16 +131,17 @@ FROM (
     OFFSET 0 -- lock_gone is asked once
 ) g
 UNION ALL
-SELECT s.id, 0, false, false, false, 0 FROM leasegen.session s WHERE s.id = sqlc.arg(id)::text AND s.state = 'live';
+SELECT s.id, 0, false, false, false, false, 0 FROM leasegen.session s WHERE s.id = sqlc.arg(id)::text AND s.state = 'live';
 
 -- name: BuryGone :many
 -- Buries sessions that have expired, and those whose connection with the key given has ended, and with it the one that
--- holds their second lock. One that has come back has another key.
+-- holds their second lock. One that has come back has another key, one that is about to has its sign.
 SELECT b.id::text AS id, b.host::text AS host, b.pid::int AS pid, b.expired::boolean AS expired
 FROM (SELECT unnest(sqlc.arg(ids)::text[]) AS id, unnest(sqlc.arg(keys)::bigint[]) AS key) k
 JOIN leasegen.session s ON s.id = k.id AND s.state = 'live'
     AND (s.expires_at < clock_timestamp()
          OR s.lock_key = k.key AND NOT EXISTS (
-             SELECT FROM leasegen.lock_holders(hashtextextended('leasegen.second/' || s.id, 0)) h
+             SELECT FROM (VALUES ('leasegen.second/'), ('leasegen.back/')) n (name)
+             CROSS JOIN LATERAL leasegen.lock_holders(hashtextextended(n.name || s.id, 0)) h
              WHERE NOT h.exclusive AND coalesce(h.role = s.role, true)))
 CROSS JOIN LATERAL leasegen.bury_sessions(ARRAY[s.id]) b;

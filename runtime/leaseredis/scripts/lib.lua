@@ -3,7 +3,7 @@ local T = KEYS[1]:sub(1, -5)
 local call = redis.call
 
 -- A namespace that is gone (FLUSHALL) is created again by the caller; one of another layout is left alone.
-local meta = call('HMGET', KEYS[1], 'layout', 'clock', 'shift', 'shifted')
+local meta = call('HMGET', KEYS[1], 'layout', 'clock', 'shift', 'shifted', 'last', 'slots')
 local layout = meta[1]
 if not layout and not creating then return redis.error_reply('LEASESHAPE the namespace does not exist') end
 if layout and layout ~= '1' then

@@ -1,6 +1,5 @@
 -- Appending to the log. Ids are numbers: the clock in µs, or one more than the last.
-local given = call('HMGET', KEYS[1], 'last', 'slots')
-local last, slots = tonumber(given[1]) or 0, tonumber(given[2]) or 1
+local last, slots = tonumber(meta[5]) or 0, tonumber(meta[6]) or 1
 
 -- fits tells whether s matches a pattern, given as the parts between its stars.
 local function fits(parts, s)
@@ -59,8 +58,9 @@ local function readers(topic)
   return match
 end
 
--- foreign names what a key holds that is to be a stream, if it is something else.
-local usable = {}
+-- foreign names what a key holds that is to be a stream, if it is something else. One message that goes to one stream
+-- need not ask: when single, XADD does, before anything is written that would have to be undone.
+local usable, single = {}, false
 local function foreign(stream)
   if usable[stream] then return nil end
   local is = call('TYPE', stream).ok
@@ -92,9 +92,11 @@ local function plan(m)
     return
   end
   m.stream = T .. 't:' .. m.topic
-  bad = foreign(m.stream)
+  local matching = readers(m.topic)
+  single = single and #matching == 0
+  bad = not single and foreign(m.stream)
   if bad then return bad end
-  for _, v in ipairs(readers(m.topic)) do
+  for _, v in ipairs(matching) do
     if v.at then return 'LEASEHOLD ' .. v.name .. ' is registered for the first time' end
     local resource = '*'
     if v.k == 'stream' then
@@ -173,6 +175,10 @@ local function add(m, stream, id, ...)
   local fields = {...}
   local function try(at) return redis.pcall('XADD', stream, int(at), unpack(fields)) end
   local reply = try(id)
+  if single and type(reply) == 'table' and reply.err then
+    local bad = foreign(stream)
+    if bad then error(bad, 0) end
+  end
   if type(reply) == 'table' and reply.err and (reply.err:find('equal or smaller', 1, true) or reply.err:find('exhausted', 1, true)) then
     adopt(stream, 16777216, m.topic, m.view, m.resource)
     reply = try(id)

@@ -4,7 +4,7 @@
 -- key, slot ('' when it has no key), headers, payload, event id, due (µs or 0), delay (µs)
 -- Returns the last id that was given, and how many of the events were appended: all of these, or none after an error.
 local attempts, number, low, seen = T .. 'pub:' .. arg(), arg(), argn(), argn()
-local known = call('HMGET', attempts, number, 'low')
+local known = call('HMGET', attempts, number, 'low', 'until')
 if known[1] then
   local id, n = known[1]:match('^(%d+) (%d+)$')
   return {tonumber(id), tonumber(n)}
@@ -16,6 +16,7 @@ if tonumber(number) < was then return {last, 0} end -- it was carried out, and h
 -- a day ahead is not followed: no clock gave it.
 if seen > last and seen < now + 86400000000 then last = seen end
 local ids, waiting, appended = {}, {}, 0
+single = #ARGV - argi == 9
 while argi < #ARGV and work < most do
   appended = appended + 1
   local m = {topic = arg(), kind = arg(), key = arg(), slot = arg(), headers = arg(), payload = arg()}
@@ -39,11 +40,23 @@ while argi < #ARGV and work < most do
   end
 end
 
--- Attempts that are over are forgotten: a number says below which all are.
-low = math.max(was, math.min(low, was + 1000))
-call('HSET', attempts, number, int(last) .. ' ' .. int(appended), 'low', int(low))
-for n = was, low - 1 do call('HDEL', attempts, int(n)) end
-call('PEXPIRE', attempts, 60000) -- longer than it is tried again
+-- Attempts that are over are forgotten, some at a time: a number says below which all are. The rest is kept for at
+-- least a minute, longer than it is tried again.
+local gone = {}
+low = math.min(low, was + 1000)
+if low - was >= 32 then
+  for n = was, low - 1 do gone[#gone + 1] = int(n) end
+else
+  low = was
+end
+local done = int(last) .. ' ' .. int(appended)
+if now + 60000000 > tonumber(known[3] or 0) then
+  call('HSET', attempts, number, done, 'low', int(low), 'until', int(now + 120000000))
+  call('PEXPIRE', attempts, 120000)
+else
+  call('HSET', attempts, number, done, 'low', int(low))
+end
+if #gone > 0 then call('HDEL', attempts, unpack(gone)) end
 local ok, err = pcall(carry_out)
 if not ok then
   call('HDEL', attempts, number)

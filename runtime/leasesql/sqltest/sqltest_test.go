@@ -41,7 +41,7 @@ func pq(t testing.TB, dsn string) sqlsuite.Begin {
 	return func(ctx context.Context) (leasesql.Tx, error) { return db.BeginTx(ctx, nil) }
 }
 
-func TestConformance(t *testing.T) { sqlsuite.Conformance(t, pgtest.DB, pq) }
+func TestConformance(t *testing.T) { sqlsuite.Conformance(t, pgtest.DBLike, pq) }
 
 func TestPQ(t *testing.T) { sqlsuite.Run(t, pgtest.DB, pq) }
 

@@ -3,14 +3,15 @@ module github.com/leasegen/leasegen/runtime/leaseweb/webtest
 go 1.26.0
 
 require (
-	github.com/chromedp/cdproto v0.159.0
 	github.com/chromedp/chromedp v0.23.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/leasegen/leasegen v0.0.0
+	github.com/leasegen/leasegen/internal/browser v0.0.0
 )
 
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/chromedp/cdproto v0.159.0 // indirect
 	github.com/go-json-experiment/json v0.0.0-20260213210345-44df1a37e875 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
@@ -22,4 +23,7 @@ require (
 	golang.org/x/text v0.41.0 // indirect
 )
 
-replace github.com/leasegen/leasegen => ../../..
+replace (
+	github.com/leasegen/leasegen => ../../..
+	github.com/leasegen/leasegen/internal/browser => ../../../internal/browser
+)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/leasegen/leasegen/internal/browser"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -95,23 +96,20 @@ func TestPictures(t *testing.T) {
 	}
 	replica()
 	stop := replica()
-	b := newTab(t, w.serve(everything))
-	b.size(1200, "light")
-	b.open("consumer?c=billing")
+	b := browser.New(t, w.serve(everything))
+	b.Size(1200, "light")
+	b.Open("consumer?c=billing")
 	orders(25)
 	replica()
 	orders(25)
 	stop()
 	orders(12)
 	shoot := func(name string, width, height int, scheme, page string) {
-		b.size(width, scheme)
-		b.do(chromedp.EmulateViewport(int64(width), int64(height)))
-		b.open(page)
-		b.until(func() bool { return eval[bool](b, "document.readyState === 'complete'") }, "the page is there")
-		png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
-		if err != nil {
-			t.Fatal(err)
-		}
+		b.Size(width, scheme)
+		b.Do(chromedp.EmulateViewport(int64(width), int64(height)))
+		b.Open(page)
+		b.Until(func() bool { return browser.Eval[bool](b, "document.readyState === 'complete'") }, "the page is there")
+		png := b.Picture()
 		if len(png) > 150_000 {
 			t.Errorf("%s has %d bytes", name, len(png))
 		}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/internal/browser"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
@@ -106,7 +107,7 @@ func TestFrozenServer(t *testing.T) {
 			thaw()
 			select {
 			case <-hints:
-			case <-time.After(patience):
+			case <-time.After(browser.Patience):
 				t.Error("no hint when it answers again")
 			}
 			w.eventually("pages are new again", func() bool {

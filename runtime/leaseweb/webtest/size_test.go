@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/internal/browser"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
@@ -19,7 +20,7 @@ var full = flag.Bool("full", false, "40,000 topics and 100,000 dead letters: the
 // Pages of a consumer with very many topics and dead letters come soon, on every backend.
 func TestSize(t *testing.T) {
 	t.Parallel()
-	topics, letters, first, later := 400, 1000, patience, patience
+	topics, letters, first, later := 400, 1000, browser.Patience, browser.Patience
 	if *full {
 		topics, letters, first, later = 40_000, 100_000, time.Second, 200*time.Millisecond
 	}

@@ -1,3 +1,5 @@
+// Package webtest drives the pages of leaseweb in a real browser. It is a module of its own, so that users of leaseweb
+// compile no driver of browsers. It needs Chromium (on Debian the package chromium), PostgreSQL and Redis.
 package webtest
 
 import (
@@ -16,6 +18,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/leasegen/leasegen/internal/browser"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/lease"
@@ -186,7 +189,7 @@ func (w *world) status(consumer string) operate.ConsumerStatus {
 
 func (w *world) eventually(what string, done func() bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(patience); !done(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(browser.Patience); !done(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			w.t.Fatalf("waited in vain until %s; %+v", what, w.status("billing"))
 		}

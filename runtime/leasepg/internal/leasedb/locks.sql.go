@@ -96,6 +96,21 @@ func (q *Queries) EndHolders(ctx context.Context, arg EndHoldersParams) error {
 	return err
 }
 
+const HideSign = `-- name: HideSign :exec
+SELECT pg_advisory_unlock_shared(hashtextextended('leasegen.back/' || $1::text, 0))
+WHERE $2::boolean
+`
+
+type HideSignParams struct {
+	ID    string
+	Shown bool
+}
+
+func (q *Queries) HideSign(ctx context.Context, arg HideSignParams) error {
+	_, err := q.db.Exec(ctx, HideSign, arg.ID, arg.Shown)
+	return err
+}
+
 const HoldSecond = `-- name: HoldSecond :exec
 SELECT pg_advisory_lock_shared(hashtextextended('leasegen.second/' || $1::text, 0))
 `
@@ -208,6 +223,18 @@ type PrepareWaitingParams struct {
 func (q *Queries) PrepareWaiting(ctx context.Context, arg PrepareWaitingParams) error {
 	_, err := q.db.Exec(ctx, PrepareWaiting, arg.IdleMs, arg.LockMs)
 	return err
+}
+
+const ShowSign = `-- name: ShowSign :one
+SELECT pg_try_advisory_lock_shared(hashtextextended('leasegen.back/' || $1::text, 0))::boolean AS shown
+`
+
+// The sign of a session that comes back, shared: others read who has it before they find a session dead. It is not waited for.
+func (q *Queries) ShowSign(ctx context.Context, id string) (bool, error) {
+	row := q.db.QueryRow(ctx, ShowSign, id)
+	var shown bool
+	err := row.Scan(&shown)
+	return shown, err
 }
 
 const TryLock = `-- name: TryLock :one

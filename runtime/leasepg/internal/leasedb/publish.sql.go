@@ -71,6 +71,34 @@ func (q *Queries) Publish(ctx context.Context, arg PublishParams) (int64, error)
 	return last, err
 }
 
+const PublishOne = `-- name: PublishOne :one
+INSERT INTO leasegen.message (topic, key, kind, payload, headers)
+VALUES ($1, $2, $3, $4, nullif($5::text, '')::jsonb)
+RETURNING id
+`
+
+type PublishOneParams struct {
+	Topic   string
+	Key     string
+	Kind    string
+	Payload []byte
+	Headers string
+}
+
+// The same for one event, without arrays to take apart.
+func (q *Queries) PublishOne(ctx context.Context, arg PublishOneParams) (int64, error) {
+	row := q.db.QueryRow(ctx, PublishOne,
+		arg.Topic,
+		arg.Key,
+		arg.Kind,
+		arg.Payload,
+		arg.Headers,
+	)
+	var id int64
+	err := row.Scan(&id)
+	return id, err
+}
+
 const PublishSelected = `-- name: PublishSelected :one
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now

@@ -36,7 +36,8 @@ FROM (SELECT unnest($1::text[]) AS id, unnest($2::bigint[]) AS key) k
 JOIN leasegen.session s ON s.id = k.id AND s.state = 'live'
     AND (s.expires_at < clock_timestamp()
          OR s.lock_key = k.key AND NOT EXISTS (
-             SELECT FROM leasegen.lock_holders(hashtextextended('leasegen.second/' || s.id, 0)) h
+             SELECT FROM (VALUES ('leasegen.second/'), ('leasegen.back/')) n (name)
+             CROSS JOIN LATERAL leasegen.lock_holders(hashtextextended(n.name || s.id, 0)) h
              WHERE NOT h.exclusive AND coalesce(h.role = s.role, true)))
 CROSS JOIN LATERAL leasegen.bury_sessions(ARRAY[s.id]) b
 `
@@ -54,7 +55,7 @@ type BuryGoneRow struct {
 }
 
 // Buries sessions that have expired, and those whose connection with the key given has ended, and with it the one that
-// holds their second lock. One that has come back has another key.
+// holds their second lock. One that has come back has another key, one that is about to has its sign.
 func (q *Queries) BuryGone(ctx context.Context, arg BuryGoneParams) ([]BuryGoneRow, error) {
 	rows, err := q.db.Query(ctx, BuryGone, arg.Ids, arg.Keys)
 	if err != nil {
@@ -182,6 +183,16 @@ func (q *Queries) GuardConnection(ctx context.Context, arg GuardConnectionParams
 	return err
 }
 
+const Hasty = `-- name: Hasty :exec
+SELECT set_config('synchronous_commit', 'off', true)
+`
+
+// The transaction is answered, and what it notifies of is told, before it is on disk.
+func (q *Queries) Hasty(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, Hasty)
+	return err
+}
+
 const Heartbeat = `-- name: Heartbeat :execrows
 UPDATE leasegen.session SET beat_at = clock_timestamp(), expires_at = clock_timestamp() + ttl
 WHERE id = $1 AND state = 'live' AND expires_at > clock_timestamp()
@@ -254,6 +265,9 @@ SELECT g.id, coalesce(g.lock_key, 0)::bigint AS key,
        CASE WHEN g.gone THEN EXISTS (
            SELECT FROM leasegen.lock_holders(hashtextextended('leasegen.second/' || g.id, 0)) h
            WHERE NOT h.exclusive AND coalesce(h.role = g.role, true)) ELSE false END::boolean AS answers,
+       CASE WHEN g.gone THEN EXISTS (
+           SELECT FROM leasegen.lock_holders(hashtextextended('leasegen.back/' || g.id, 0)) h
+           WHERE NOT h.exclusive AND coalesce(h.role = g.role, true)) ELSE false END::boolean AS comes,
        extract(epoch FROM CASE WHEN g.advisory THEN g.ttl ELSE g.expires_at - clock_timestamp() END)::float8 AS remaining
 FROM (
     SELECT n.id, n.expires_at, n.ttl, n.lock_key, n.server, n.advisory, n.backend_pid, n.role, leasegen.lock_gone(n.lock_key, n.server, n.advisory, n.backend_pid, n.role) AS gone FROM (
@@ -267,7 +281,7 @@ FROM (
     OFFSET 0 -- lock_gone is asked once
 ) g
 UNION ALL
-SELECT s.id, 0, false, false, false, 0 FROM leasegen.session s WHERE s.id = $1::text AND s.state = 'live'
+SELECT s.id, 0, false, false, false, false, 0 FROM leasegen.session s WHERE s.id = $1::text AND s.state = 'live'
 `
 
 type LookAroundRow struct {
@@ -276,12 +290,14 @@ type LookAroundRow struct {
 	Proves    bool
 	Gone      bool
 	Answers   bool
+	Comes     bool
 	Remaining float64
 }
 
 // The eight live sessions that follow one in the ring, and itself while it lives. key is 0 where there is no lock.
 // proves: when the lock is free, that is for the end of the connection that held it. gone: it is free. answers: it is, and the
-// second lock is held by another connection of the same role. remaining: seconds until the session expires.
+// second lock is held by another connection of the same role. comes: it is, and a connection comes back with the session's sign.
+// remaining: seconds until the session expires.
 func (q *Queries) LookAround(ctx context.Context, id string) ([]LookAroundRow, error) {
 	rows, err := q.db.Query(ctx, LookAround, id)
 	if err != nil {
@@ -297,6 +313,7 @@ func (q *Queries) LookAround(ctx context.Context, id string) ([]LookAroundRow, e
 			&i.Proves,
 			&i.Gone,
 			&i.Answers,
+			&i.Comes,
 			&i.Remaining,
 		); err != nil {
 			return nil, err
@@ -325,7 +342,7 @@ func (q *Queries) Notify(ctx context.Context, arg NotifyParams) error {
 
 const NotifyIfBuried = `-- name: NotifyIfBuried :exec
 SELECT pg_notify($1::text, $2::text)
-WHERE EXISTS (SELECT FROM leasegen.session s WHERE s.state = 'dead' AND s.xmin = pg_current_xact_id()::xid)
+WHERE EXISTS (SELECT FROM leasegen.session s WHERE s.state = 'dead' AND s.xmin = pg_current_xact_id_if_assigned()::xid)
 `
 
 type NotifyIfBuriedParams struct {

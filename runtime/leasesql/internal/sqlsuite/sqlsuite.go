@@ -41,8 +41,11 @@ func Run(t *testing.T, db func(testing.TB) (dsn string), open Open) {
 	t.Run("Outrun", func(t *testing.T) { outrun(t, db(t), open) })
 }
 
+// Copy makes a copy of the database of a name, which prepare fills for the first who asks.
+type Copy func(t testing.TB, name string, prepare func(dsn string) error) (dsn string)
+
 // Conformance runs the suite's rules of publishing and reading.
-func Conformance(t *testing.T, db func(testing.TB) (dsn string), open Open) {
+func Conformance(t *testing.T, db Copy, open Open) {
 	leasetest.RunSome(t, factory(db, open), "Publish/", "Fetch/", "Concurrent_publishers")
 }
 
@@ -86,11 +89,18 @@ func Migrated(t testing.TB, dsn string, open Open, opts ...leasepg.Option) (*lea
 	return b.Backend, b.begin, b.pool
 }
 
-func factory(db func(testing.TB) string, open Open) leasetest.Factory {
+func factory(db Copy, open Open) leasetest.Factory {
 	return leasetest.Factory{
 		New: func(t testing.TB) backend.Backend {
-			be, begin, pool := Migrated(t, db(t), open)
-			return &through{be, pool, begin}
+			return connect(t, db(t, "for_suite", func(dsn string) error {
+				pool, err := pgxpool.New(context.Background(), dsn)
+				if err != nil {
+					return err
+				}
+				defer pool.Close()
+				_, err = leasepg.Migrate(context.Background(), pool, leasepg.WithSchema(schema))
+				return err
+			}), open)
 		},
 		Again: func(t testing.TB, be backend.Backend) backend.Backend {
 			return connect(t, be.(*through).pool.Config().ConnString(), open)

@@ -1,0 +1,212 @@
+package leasepg_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+// A lease that changes hands waits for the disk once, in its next owner's transaction: on a server where that takes a tenth of a second,
+// a handover takes less than two commits of a bare row.
+func TestHandoverWaitsForTheDiskOnce(t *testing.T) {
+	t.Parallel()
+	slow := pgtest.Start(t, pgtest.Config("commit_delay", "100000"), pgtest.Config("commit_siblings", "0"))
+	be, pool := migratedAt(t, slow.DB("handover"))
+	exec(t, pool, "CREATE TABLE bare (n int); INSERT INTO bare VALUES (0)")
+	fastest := func(what func(i int)) time.Duration { // the machine may be busy
+		took := make([]time.Duration, 5)
+		for i := range took {
+			began := time.Now()
+			what(i)
+			took[i] = time.Since(began)
+		}
+		return slices.Min(took)
+	}
+	bare := fastest(func(int) { exec(t, pool, "UPDATE bare SET n = n + 1") })
+	if bare < 100*time.Millisecond {
+		t.Fatalf("a commit took %v: this server does not wait for its disk", bare)
+	}
+	for name, how := range map[string]struct {
+		info  backend.ConsumerInfo
+		close bool
+	}{"release": {topical, false}, "end of the session": {topical, true}, "release of a leader": {led, false}, "end of a leader": {led, true}} {
+		t.Run(name, func(t *testing.T) {
+			spec := backend.SessionSpec{TTL: time.Hour, Advisory: how.info.Lock == backend.LockAdvisory}
+			a := kit.Open(t, be, spec, how.info).Registers()
+			kit.OK(t, be.Register(t.Context(), topical, []string{"x"}))
+			g := a.Takes()
+			owners := make([]*kit.Actor, 5)
+			for i := range owners {
+				owners[i] = kit.Open(t, be, spec, how.info)
+			}
+			took := fastest(func(i int) {
+				if how.close {
+					kit.OK(t, a.Session.Close(t.Context()))
+				} else {
+					a.Releases(g.Ref)
+				}
+				a, g = owners[i], owners[i].Takes()
+			})
+			if took < bare*3/4 || took >= bare*3/2 {
+				t.Errorf("a handover took %v, and a bare commit %v", took, bare)
+			}
+			a.Releases(g.Ref)
+		})
+	}
+}
+
+// A server that crashes right after leases were given away may not know of it: then they are still their former owner's. A lease that
+// another owner got is not the former one's any more, and what was committed is there.
+func TestServerCrashesAfterARelease(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Start(t, pgtest.Config("wal_writer_delay", "10s"))
+	be, pool := migratedAt(t, server.DB("crash"))
+	kit.OK(t, be.Publish(t.Context(), slices.Concat(kit.Events("kept", 5), kit.Events("given", 5), kit.Events("taken", 5))))
+	kit.OK(t, be.Register(t.Context(), topical, []string{"kept", "given", "taken"}))
+	unflushed := 0
+	for round := range 4 {
+		leaver, next := kit.Join(t, be, topical, time.Hour), kit.Join(t, be, topical, time.Hour)
+		had := map[string]backend.Grant{}
+		for _, g := range leaver.Acquires(3) {
+			f := leaver.Reads(g.Resource, g.Cursor, 1)
+			g.Cursor = f.Next
+			had[g.Resource] = g
+			leaver.Commits(backend.Progress{Ref: g.Ref, Seq: 1, Cursor: f.Next})
+		}
+		kit.Equal(t, "leases", len(had), 3)
+		leaver.Releases(had["taken"].Ref)
+		taken := next.Takes()
+		kit.Equal(t, "position of the next owner", positionOf(t, pool, "taken"), round+1)
+		leaver.Releases(had["given"].Ref)
+		server.Stop(pgtest.Immediate)
+		server.Start()
+		pool.Reset()
+		kit.Eventually(t, "the leaver is back", func() bool { return leaver.Session.Heartbeat(t.Context()) == nil })
+		kit.Eventually(t, "the next owner is back", func() bool { return next.Session.Heartbeat(t.Context()) == nil })
+		owned := map[string]int64{}
+		for _, r := range kit.Must[[]backend.Ref](t)(be.Owned(t.Context(), leaver.ID, topical.Name)) {
+			owned[r.Resource] = r.Epoch
+		}
+		kit.Equal(t, "epoch of what was kept", owned["kept"], had["kept"].Epoch)
+		if e, is := owned["given"]; is {
+			unflushed++
+			kit.Equal(t, "epoch of what the server does not know to be given", e, had["given"].Epoch)
+			leaver.Releases(backend.Ref{Resource: "given", Epoch: e}) // as the runtime does with what only the server knows of
+		}
+		if _, is := owned["taken"]; is {
+			t.Error("a lease came back that another owner had got")
+		}
+		kit.Equal(t, "refused", fmt.Sprint(leaver.Fenced(backend.Progress{Ref: had["taken"].Ref, Seq: 2, Cursor: had["taken"].Cursor})), "[taken]")
+		next.Commits(backend.Progress{Ref: taken.Ref, Seq: 1})
+		given := next.Takes()
+		if given.Resource != "given" || given.Epoch <= had["given"].Epoch {
+			t.Errorf("granted %+v after %+v", given.Ref, had["given"].Ref)
+		}
+		for _, topic := range slices.Sorted(maps.Keys(had)) {
+			kit.Equal(t, "position of "+topic, positionOf(t, pool, topic), round+1)
+		}
+		kit.OK(t, leaver.Session.Close(t.Context()))
+		kit.OK(t, next.Session.Close(t.Context()))
+	}
+	if unflushed == 0 {
+		t.Error("no release was lost: the test shows nothing")
+	}
+}
+
+// positionOf is how many messages of a topic its stored position has passed.
+func positionOf(t testing.TB, pool *pgxpool.Pool, topic string) int {
+	t.Helper()
+	return query[int](t, pool, `SELECT count(*) FROM leasegen.message m JOIN leasegen.lease l ON l.resource = m.topic AND m.id <= l.pos
+		WHERE m.topic = $1`, topic)
+}
+
+// A standby has run what a takeover needs before it takes over: the connections have prepared and planned it.
+func TestStandbyHasRehearsed(t *testing.T) {
+	t.Parallel()
+	for _, info := range []backend.ConsumerInfo{topical, grouped,
+		{Name: "slots", Per: backend.PerPartition, Topics: []string{"*"}}, {Name: "streams", Per: backend.PerStream, Topics: []string{"*"}}} {
+		t.Run(info.Per.String(), func(t *testing.T) {
+			_, from := migrated(t)
+			pool := openMax(t, from.Config().ConnString(), 1)
+			be := leasepg.New(pool)
+			kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1)))
+			a := kit.Join(t, be, info, time.Hour)
+			kit.OK(t, be.Register(t.Context(), info, nil))
+			owner := kit.Join(t, be, info, time.Hour)
+			for len(owner.Acquires(1000)) > 0 {
+			}
+			pool.Reset() // another connection, which has run nothing
+			a.Surveys()
+			rehearsed := prepared(t, pool)
+			for name, n := range map[string]int64{"AcquireLeases": 6, "GrantedLanes": 6, "Horizon": 6, readBy[info.Per]: 1} {
+				if rehearsed[name] < n {
+					t.Errorf("%s was planned %d times on a standby's connection, want %d", name, rehearsed[name], n)
+				}
+			}
+			kit.OK(t, owner.Session.Close(t.Context()))
+			gs := a.Acquires(1000)
+			if len(gs) == 0 {
+				t.Fatal("nothing was to be had")
+			}
+			a.Reads(gs[0].Resource, gs[0].Cursor, 1)
+			for name := range prepared(t, pool) {
+				if _, is := rehearsed[name]; !is {
+					t.Errorf("%s was prepared in the takeover", name)
+				}
+			}
+		})
+	}
+}
+
+var readBy = map[backend.Per]string{
+	backend.PerTopic: "FetchTopics", backend.PerGroup: "FetchAll", backend.PerPartition: "FetchSlots", backend.PerStream: "FetchStreams",
+}
+
+func prepared(t testing.TB, on interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}) map[string]int64 {
+	t.Helper()
+	out := map[string]int64{}
+	rows, err := on.Query(context.Background(), `SELECT substring(statement FROM '-- name: (\w+)'), generic_plans + custom_plans
+		FROM pg_prepared_statements WHERE statement LIKE '-- name: %'`)
+	kit.OK(t, err)
+	var name string
+	var plans int64
+	_, err = pgx.ForEachRow(rows, []any{&name, &plans}, func() error { out[name] = plans; return nil })
+	kit.OK(t, err)
+	return out
+}
+
+// So has the connection of a session what its end needs, and where that leads by its lock what its beginning needs.
+func TestSessionHasRehearsed(t *testing.T) {
+	t.Parallel()
+	be, _ := migrated(t)
+	for _, info := range []backend.ConsumerInfo{grouped, led} {
+		advisory := info.Lock == backend.LockAdvisory
+		a := kit.Open(t, be, backend.SessionSpec{TTL: time.Hour, Advisory: advisory}, info)
+		want := []string{"Hasty", "CloseSession", "LockSessionLeases", "FreeSessionLeases", "Unlock"}
+		if advisory {
+			want = append(want, "AcquireLeases", "GrantedLanes", "Horizon")
+		}
+		for _, name := range want {
+			kit.Eventually(t, name+" was run on the session's connection", func() (was bool) {
+				kit.OK(t, leasepg.OnSession(t.Context(), be, a.ID, func(_ context.Context, c *pgx.Conn) error {
+					was = prepared(t, c)[name] > 0
+					return nil
+				}))
+				return was
+			})
+		}
+	}
+}

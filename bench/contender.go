@@ -15,7 +15,7 @@ import (
 // contender is a system in one configuration.
 type contender struct {
 	report.Contender
-	// cannot says in words what it has no means for, by workload. What is not named it takes part in.
+	// cannot says in words what it has no means for, by workload. It takes part in the others.
 	cannot map[string]string
 	open   func(ctx context.Context, s *site) (system, error)
 	// variant: another setting of a contender that takes part, too.
@@ -44,7 +44,7 @@ type transactional interface {
 type job struct {
 	topics int
 	effect effect
-	// call is made in the handler of each message. Nil: nothing is done.
+	// call is made in the handler of each message. Nil: no call.
 	call func(payload []byte)
 	// begun is called each time when a handler begins with a message or a batch. It may be nil.
 	begun func()

@@ -58,7 +58,7 @@ func TestContenders(t *testing.T) {
 	}
 }
 
-// What needs time or processes is measured, too, on each kind of server.
+// Workloads that need time or processes are measured, too, on each kind of server.
 func TestOwnFigures(t *testing.T) {
 	r, out := tiny(t, "latency,handover,crash,leases,idle", "leasegen,pgx,go-redis,jetstream-queue")
 	for _, w := range r.Workloads {
@@ -68,7 +68,7 @@ func TestOwnFigures(t *testing.T) {
 	}
 }
 
-// What a contender says it cannot do names workloads that exist.
+// The workloads that a contender says it cannot do exist.
 func TestRefusals(t *testing.T) {
 	all := workloads(full())
 	for _, c := range contenders() {

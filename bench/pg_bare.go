@@ -18,7 +18,7 @@ import (
 
 // Two ways for a program without leasegen to read leasegen's log, in the order of ids.
 //
-// sameReads loses nothing: one statement reads what committed late below the position and what is new above it, with
+// sameReads loses no message: one statement reads what committed late below the position and what is new above it, with
 // the snapshot that makes the next such read possible; a fenced update stores the position.
 //
 // idReads is what is often written instead. It loses what commits late.
@@ -100,10 +100,10 @@ func (b *bareOnPostgres) Publish(ctx context.Context, topic int, payloads [][]by
 	return err
 }
 
-// PublishTx publishes nothing: the caller's own INSERT alone is what others are measured by.
+// PublishTx publishes no message: the caller's own INSERT alone is what others are measured by.
 func (b *bareOnPostgres) PublishTx(context.Context, pgx.Tx, int, [][]byte) error { return nil }
 
-// work is what is done with a batch, in the transaction that stores the position; nil for nothing.
+// work is what is done with a batch, in the transaction that stores the position; nil for no work.
 type work func(ctx context.Context, tx pgx.Tx, b batchRead) error
 
 func (b *bareOnPostgres) Consume(ctx context.Context, j job) (func() error, error) {

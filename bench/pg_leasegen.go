@@ -98,7 +98,7 @@ func (l *leasegenOnPostgres) Consume(ctx context.Context, j job) (func() error, 
 	return consume(ctx, l.be, h, j)
 }
 
-// plainHandler does nothing, or makes the job's call.
+// plainHandler returns at once, or makes the job's call.
 func plainHandler(j job) lease.Handler {
 	return lease.Batch(kind, func(_ context.Context, ms []lease.Message[[]byte]) error {
 		j.begin()
@@ -111,7 +111,7 @@ func plainHandler(j job) lease.Handler {
 	})
 }
 
-// consume runs one consumer of leasegen. What counts is progress that is stored.
+// consume runs one consumer of leasegen. Stored progress counts.
 func consume(ctx context.Context, be lease.Backend, h lease.Handler, j job) (stop func() error, err error) {
 	var refused atomic.Int64
 	observe := operate.ObserverFunc(func(o operate.Observation) {

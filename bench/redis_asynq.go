@@ -105,7 +105,7 @@ func (a *asynqSystem) Consume(_ context.Context, j job) (func() error, error) {
 	return func() error { srv.Shutdown(); return nil }, err
 }
 
-// silent is a logger of asynq that says nothing.
+// silent is a logger of asynq that prints no line.
 type silent struct{}
 
 func (silent) Debug(...any) {}

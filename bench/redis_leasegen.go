@@ -11,7 +11,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
-// noTransaction is why nothing on Redis writes rows exactly once.
+// noTransaction is the reason that no contender on Redis writes rows exactly once.
 const noTransaction = "Redis and the database share no transaction: rows at least once"
 
 // onRedis adds what holds for all of Redis.
@@ -44,7 +44,7 @@ type leasegenOnRedis struct {
 func (l *leasegenOnRedis) Close() { l.client.Close() }
 
 func (l *leasegenOnRedis) Fill(ctx context.Context, n, topics int) error {
-	// What a known consumer has not read stays.
+	// Messages that a known consumer has not read stay.
 	if err := l.be.Register(ctx, backend.ConsumerInfo{Name: "bench", Per: backend.PerTopic, Topics: []string{"bench.*"}}, nil); err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 
 func drainOf(topics int) workload {
 	title := map[int]string{1: "How fast is a backlog drained?", 100: "How fast with 100 topics?", 10_000: "How fast with 10,000 topics?"}[topics]
-	what := fmt.Sprintf("A backlog of the same total in %d topics, a handler that does nothing. "+
+	what := fmt.Sprintf("A backlog of the same total in %d topics, a handler without work. "+
 		"The clock runs from the first call of a handler to the last progress that is stored.", topics)
 	if topics >= 10_000 {
 		what += " Messages are few in each topic: what acquires topics acquires most of them in that time, and stores progress in each; " +

@@ -11,7 +11,7 @@ import (
 
 func idle(z size) workload {
 	return workload{
-		Workload: report.Workload{ID: "idle", Title: "What does a process cost that has nothing to do?",
+		Workload: report.Workload{ID: "idle", Title: "What does an idle process cost?",
 			What: fmt.Sprintf("One process, %d topics with a message each that has been handled, where a system has topics. Then %v pass.", z.held, z.idle),
 			Metrics: []report.Metric{
 				{ID: "queries", Name: "transactions or commands", Unit: "/s"},

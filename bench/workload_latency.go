@@ -86,7 +86,7 @@ type probing struct {
 	called    map[int]time.Time
 }
 
-// probe starts a contender that has nothing to do yet.
+// probe starts a contender that has no work yet.
 func (t *turn) probe(ctx context.Context) (_ *probing, err error) {
 	defer must.Catch(&err)
 	p := &probing{sys: must.Get(t.contender.open(ctx, t.site)), published: map[int]time.Time{}, called: map[int]time.Time{}}

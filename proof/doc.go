@@ -8,7 +8,7 @@
 //
 // Three replicas work on one consumer with per=topic and a ttl of 2 s. For each message
 // they write one row into a table, in the transaction that also moves the cursor. The
-// table has no constraint that could hide a mistake. What must hold of it:
+// table has no constraint that could hide a mistake. It has to hold that:
 //
 //	lost          0: every published message has a row
 //	twice         0: and only one
@@ -16,7 +16,7 @@
 //	              rows were written nor in the order in which they were committed
 //	out of order  0: the rows of a topic are in the order in which they were published
 //
-// A test that cannot fail proves nothing. So the same load runs twice more with all
+// A test that cannot fail is no proof. So the same load runs twice more with all
 // other protection taken away: handlers and commits ignore their cancelled context,
 // and the server does not end transactions that idle. With the fence alone the table
 // must still be right; with the fence removed as well it must be wrong.

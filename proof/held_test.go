@@ -16,8 +16,8 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
-// A write transaction that stays open elsewhere, with an old snapshot, holds nothing up:
-// messages that come meanwhile are handled as fast as they come, and the log has no dead
+// A write transaction that stays open elsewhere, with an old snapshot, holds no lease up:
+// messages that come in between are handled as fast as they come, and the log has no dead
 // tuples. PROOF_HELD says for how long it is open.
 func TestHeldTransaction(t *testing.T) {
 	t.Parallel()

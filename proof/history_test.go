@@ -43,7 +43,7 @@ func newSite(t *testing.T, m mode, opts ...pgtest.Option) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What the test publishes must survive the server, whatever its default.
+	// The test's messages must survive the server, whatever its default.
 	cfg.ConnConfig.RuntimeParams["synchronous_commit"] = "on"
 	if s.pool, err = pgxpool.NewWithConfig(t.Context(), cfg); err != nil {
 		t.Fatal(err)
@@ -112,7 +112,7 @@ func (s *site) load(t *testing.T, topics int) (stop func()) {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				topic := fmt.Sprintf("t.%02d", p+publishers*rand.IntN(topics/publishers))
-				// Not cancelled half-way: then nobody would know what was published.
+				// Not cancelled half-way: then no process would know what was published.
 				if err := s.publish(context.WithoutCancel(ctx), topic, 1+rand.IntN(4)); err != nil {
 					t.Errorf("publish: %v", err)
 					return
@@ -139,7 +139,7 @@ func (s *site) total() (n, poison int64) {
 	return n, poison
 }
 
-// drained waits until every message has an effect or is a dead letter; that nothing happens for too
+// drained waits until every message has an effect or is a dead letter; that no change comes for too
 // long fails the test.
 func (s *site) drained(t *testing.T) {
 	t.Helper()
@@ -149,7 +149,7 @@ func (s *site) drained(t *testing.T) {
 	}
 }
 
-// quiet waits until every message has an effect or is a dead letter, or nothing
+// quiet waits until every message has an effect or is a dead letter, or none
 // happens for a while.
 func (s *site) quiet(t *testing.T, patience time.Duration) (done int64, ok bool) {
 	t.Helper()

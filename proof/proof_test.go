@@ -35,14 +35,14 @@ func rounds(t *testing.T) int {
 	return n
 }
 
-// Replicas that are killed and started again lose nothing, repeat nothing and leave
-// nothing stale.
+// Replicas that are killed and started again lose no message, repeat none and leave
+// none stale.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	mustHold(t, "SIGKILL", whole, rounds(t), killRound)
 }
 
-// The same while handlers fail: retries are not counted twice, nothing is forgotten or
+// The same while handlers fail: retries are not counted twice, none is forgotten or
 // jumps the queue of its key, and exactly the messages that cannot be handled become
 // dead letters. In make test the pools are small, too: the next test.
 func TestKillWhileHandlersFail(t *testing.T) {
@@ -60,8 +60,8 @@ func TestKillOnSmallPools(t *testing.T) {
 	mustHold(t, "SIGKILL, handlers fail, pools of 1, 2 and 4", failing, max(shortRounds, rounds(t)/5), killRound, 1, 2, 4)
 }
 
-// Replicas that are frozen for longer than their leases last and then go on change
-// nothing any more.
+// Replicas that are frozen for longer than their leases last and then go on have
+// no effect any more.
 func TestFreeze(t *testing.T) {
 	t.Parallel()
 	mustHold(t, "SIGSTOP", whole, rounds(t), freezeRound)
@@ -130,7 +130,7 @@ func holds(t *testing.T, fault string, m mode, n int, round func(*fleet.Fleet), 
 	}
 	f := startFleet(t, m, dsns...)
 	ready(t, s)
-	// On a busy machine a replica may own nothing yet when a fault hits it: that round is made up for.
+	// On a busy machine a replica may own no lease yet when a fault hits it: that round is made up for.
 	done := 0
 	for done < n || f.Count(fleet.TakenOver) < n && done < 3*n {
 		round(f)
@@ -161,7 +161,7 @@ func (s *site) close(t *testing.T, f *fleet.Fleet, fault string, n int, begin ti
 }
 
 // Replicas that are cut off from the server for longer than their leases last, while
-// no connection breaks, change nothing: not even when what they had sent arrives late.
+// no connection breaks, have no effect: not even when their requests arrive late.
 func TestPartition(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whole)
@@ -190,7 +190,7 @@ func TestPartition(t *testing.T) {
 	}
 }
 
-// Replies of the server that are lost, of whatever request, make nothing happen twice
+// Replies of the server that are lost, of whatever request, make no effect happen twice
 // or not at all: the request was carried out, and the replica cannot know.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()

@@ -84,7 +84,7 @@ func (b *timed) tell(o operate.Observation) {
 const restRatio = 10
 
 // Replicas that join and leave under load move as few slots as possible, each of which
-// rests for a moment only; nothing is lost, handled twice, or out of its key's order.
+// rests for a moment only; no message is lost, handled twice, or out of its key's order.
 func TestRebalance(t *testing.T) {
 	s := newSite(t, slots)
 	began := time.Now()
@@ -109,7 +109,7 @@ func TestRebalance(t *testing.T) {
 		}
 		s.settled(t, step.to)
 		took := time.Since(begun)
-		// What the replicas told of it may still be on its way.
+		// The replicas' reports of it may still be on their way.
 		eventually(t, "the replicas have told of their new leases", func() bool {
 			n, _ := moved(t, f, from)
 			return n >= step.least

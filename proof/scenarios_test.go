@@ -21,7 +21,7 @@ import (
 )
 
 // A holder is frozen between its handler and its commit, for longer than its
-// lease lasts, and goes on: nothing that it does has an effect.
+// lease lasts, and goes on: none of its work has an effect.
 func TestFrozenHolder(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, fenceOnly)
@@ -179,7 +179,7 @@ func TestServerKilled(t *testing.T) {
 	}
 }
 
-// When only the heartbeat's connection is killed, again and again, nothing is lost.
+// When only the heartbeat's connection is killed, again and again, no message is lost.
 func TestHeartbeatConnectionKilled(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whole)
@@ -260,7 +260,7 @@ func TestPoolOfOne(t *testing.T) {
 	}
 }
 
-// calm is the TTL of replicas that are to lose nothing, however busy the machine is.
+// calm is the TTL of replicas that are to lose no message, however busy the machine is.
 const calm = 5 * ttl
 
 // inProcess runs a replica of this process, whose handler has the one form, until the

@@ -25,7 +25,7 @@ import (
 const mostCommands = 20
 
 // held counts what the server executes, commands inside of scripts included, while a process
-// holds streams and nothing happens.
+// holds streams without work.
 func held(ctx context.Context, server *redistest.Server, o options, out io.Writer) error {
 	fmt.Fprintf(out, "%s; commands are those of INFO commandstats in %v, those inside of scripts included\n", serverVersion(ctx, server), o.idle)
 	fmt.Fprintf(out, "\n| streams held | by | commands/s | target %d | of which |\n|---:|---|---:|---|---|\n", mostCommands)
@@ -134,7 +134,7 @@ func (h holder) hold(ctx context.Context, server *redistest.Server, n int, idle 
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
 	must.Await(ctx, all, ended, held.Load)
-	// What acquiring them has set going ends first.
+	// The work that acquiring them has begun ends first.
 	must.Do(wait(ctx, ended, 5*time.Second))
 	before := commandCalls(ctx, admin)
 	begin := time.Now()

@@ -1,5 +1,5 @@
 // Package compare repeats what other systems were measured with, beside their figures, and counts what leasegen does
-// while it holds much and has nothing to do.
+// while it holds much and has no work.
 package compare
 
 import (
@@ -61,7 +61,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	return b.compared(ctx, begin)
 }
 
-// Held counts what processes that hold much do while nothing happens: rows and reads on PostgreSQL, commands on Redis.
+// Held counts what processes that hold much do while idle: rows and reads on PostgreSQL, commands on Redis.
 func Held(ctx context.Context, args []string, out io.Writer) (err error) {
 	defer must.Catch(&err)
 	b := &bench{out: out}
@@ -76,7 +76,7 @@ func Held(ctx context.Context, args []string, out io.Writer) (err error) {
 	}
 	begin := time.Now()
 	if b.leases > 0 {
-		must.Do(b.all(ctx, []measure{{"writes", "what is written and read while there is nothing to do", writes}}, ""))
+		must.Do(b.all(ctx, []measure{{"writes", "rows written and read by idle processes", writes}}, ""))
 		defer b.server.Close()
 		b.table(ctx, begin)
 	}

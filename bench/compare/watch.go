@@ -53,7 +53,7 @@ func (r *replica) stop() {
 	r.pool.Close()
 }
 
-// writes counts what replicas write while there is nothing to do.
+// writes counts what replicas write while there is no work.
 func writes(ctx context.Context, b *bench, pool *pgxpool.Pool) {
 	be := known(ctx, b, pool, b.leases)
 	const ttl = 15 * time.Second // the default: a heartbeat every 5 s
@@ -118,7 +118,7 @@ func owned(ctx context.Context, be *leasepg.Backend, consumer string, want []int
 // delta is what a database did in a while.
 type delta struct{ sessions, others, xids, commits, wal float64 }
 
-// idle lets d pass, while nothing is published, and returns what was written. An idle
+// idle lets d pass, while no message is published, and returns what was written. An idle
 // server process brings its counters up to date within 10 s, hence the wait before.
 func idle(ctx context.Context, pool *pgxpool.Pool, d time.Duration) delta {
 	read := func() (x delta) {

@@ -38,7 +38,7 @@ func goals() []goal {
 	return []goal{
 		drain("1", "1 topic"), drain("100", "100 topics"), drain("10000", "10,000 topics"),
 		{"ordered drain, beside River at its best", "drain-1", "rate", Ours, River, 20, false, ""},
-		{"one row for each message, in batches, beside the bare loop that loses nothing", "rows-batch", "rate", Ours, Bare, 0.9, false, ""},
+		{"one row for each message, in batches, beside the bare loop that loses no message", "rows-batch", "rate", Ours, Bare, 0.9, false, ""},
 		{"one row for each message, one by one, beside the bare loop", "rows-one", "rate", Ours, Bare, 1, false, ""},
 		{"publish in the caller's transaction: the time of its INSERT alone, times", "publish-tx", "rate", Bare, Ours, 1.3, true, ""},
 		{"Redis: ordered drain beside a bare XRANGE loop", "drain-1", "rate", OursRedis, BareRedis, 0.6, false, ""},

@@ -60,7 +60,7 @@ func End() {
 	}
 }
 
-// Tab is a page in a browser without cookies and history. What the console says fails the test at its end.
+// Tab is a page in a browser without cookies and history. A message on the console fails the test at its end.
 type Tab struct {
 	*testing.T
 	Base string // what the paths of pages follow

@@ -19,7 +19,7 @@ func drawing() *Drawing {
 	return d
 }
 
-// Both themes are whole XML with a title and a description, and differ in nothing but colours.
+// Both themes are whole XML with a title and a description, and differ in colours alone.
 func TestThemes(t *testing.T) {
 	files := drawing().Files("x")
 	light, dark := files["x.svg"], files["x-dark.svg"]

@@ -151,7 +151,7 @@ func (f *pair) late(old *process, next call) (n int) {
 	return n
 }
 
-// endConnection ends the connection by which the others know that the owner lives. Nobody need take
+// endConnection ends the connection by which the others know that the owner lives. No process need take
 // over: what counts is the longest time without an effect.
 func endConnection(ctx context.Context, f *pair) (time.Duration, int) {
 	old, _ := f.owner()

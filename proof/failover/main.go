@@ -1,4 +1,4 @@
-// Command failover measures how long nobody works on a resource when its owner ends:
+// Command failover measures how long no process works on a resource when its owner ends:
 // from the fault, or the old owner's last effect, to the new owner's first.
 //
 //	make failover
@@ -111,7 +111,7 @@ func measure(ctx context.Context, out io.Writer, trials, pairs int, onlyLocks, o
 		}
 	}
 	if len(lines) == 0 {
-		return nil, errors.New("nothing is left to measure")
+		return nil, errors.New("no fault is left to measure")
 	}
 	return lines, nil
 }

@@ -93,7 +93,7 @@ func (s *site) record(by, line string) {
 	s.told = append(s.told, e)
 }
 
-// events are what was told so far.
+// events are the reports so far.
 func (s *site) events() []event {
 	s.mu.Lock()
 	defer s.mu.Unlock()

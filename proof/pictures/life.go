@@ -32,7 +32,7 @@ type spot struct {
 	At   float64 `json:"at"`
 }
 
-// What happens to a message.
+// The events of a message.
 const (
 	published = "published"
 	fetched   = "fetched"

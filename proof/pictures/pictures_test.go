@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 
 const images = "../../docs/images"
 
-// What was recorded gives the pictures that the pages show, byte by byte.
+// The recordings give the pictures that the pages show, byte by byte.
 func TestRecordedPicturesAreDrawn(t *testing.T) {
 	for _, p := range pictures() {
 		files, err := p.files(filepath.Join("raw", p.name+".json"))

@@ -98,7 +98,7 @@ func (s *site) shared(ctx context.Context, slots int, live map[string]bool) {
 	})
 }
 
-// fill makes of what was told who owned what when, and counts what the steps have moved.
+// fill makes of the reports a record of owners over time, and counts what the steps have moved.
 func (r *rebalance) fill(told []event, began, end time.Time, ends map[string]time.Time) {
 	slots := map[int][]owned{}
 	for _, e := range told {

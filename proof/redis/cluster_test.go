@@ -190,7 +190,7 @@ func topologyNotReloaded(t *testing.T, c *redistest.Cluster) {
 	c.WaitHealthy(t)
 }
 
-// A replica that lags becomes the master. What it lacks is lost, counted, and no epoch falls.
+// A replica that lags becomes the master. Writes that it lacks are lost and counted, and no epoch falls.
 func laggingReplica(t *testing.T, c *redistest.Cluster) {
 	s := onCluster(t, c, whole)
 	s.losesMessages = true
@@ -202,7 +202,7 @@ func laggingReplica(t *testing.T, c *redistest.Cluster) {
 		for _, r := range replicas {
 			r.Pause()
 		}
-		// What is on its way to them already would reach them still.
+		// Requests on their way to them would reach them still.
 		if n, err := admin.Do(t.Context(), "CLIENT", "KILL", "TYPE", "replica").Int(); err != nil || n != len(replicas) {
 			t.Fatalf("%d links to %d replicas were cut: %v", n, len(replicas), err)
 		}
@@ -326,7 +326,7 @@ func isMaster(t *testing.T, n *redistest.Server) bool {
 // A node joins, takes a slot, gives it back and leaves; replicas become masters when told to.
 func requested(t *testing.T, c *redistest.Cluster) {
 	s := onCluster(t, c, whole)
-	s.losesProgress = true // TAKEOVER asks nobody
+	s.losesProgress = true // TAKEOVER asks no master
 	onNodes(t, c, s, "CL6 added, removed, failover", rounds(t, 1, 3), func(int, *fleet.Fleet) {
 		tag := s.anyTag()
 		old := c.MasterOf(t, tag)
@@ -362,8 +362,8 @@ func rollingRestart(t *testing.T, c *redistest.Cluster) {
 	})
 }
 
-// A master is lost with its replica. Topics of other nodes go on, nobody spins, and
-// when the nodes are back nothing is missing.
+// A master is lost with its replica. Topics of other nodes go on, no process spins, and
+// when the nodes are back no message is missing.
 func lostShard(t *testing.T, c *redistest.Cluster) {
 	set := func(v string) {
 		for _, n := range c.Nodes() {

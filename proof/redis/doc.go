@@ -7,10 +7,10 @@
 //	make proof-redis PROOF_ROUNDS=1000   ten times as many
 //
 // Replicas work on one consumer with per=topic. For each message they add one line to a
-// history on a server of its own, the sink, which nobody disturbs; around each commit they
+// history on a server of its own, the sink, which no process disturbs; around each commit they
 // add one more, before and after. Its one thread puts all of them in one order. The sink
 // refuses lines of an older epoch than it has seen of the topic, as doc.go of leaseredis
-// advises. What must hold of the history:
+// advises. It has to hold of the history that:
 //
 //	lost          0: every acknowledged message has a line, or is a dead letter
 //	twice         0 under one epoch; after a crash the next owner may repeat what was not
@@ -23,7 +23,7 @@
 //	doubled       0: no message was published twice under two ids
 //
 // Faults that take acknowledged writes out of Redis itself, the promotion of a replica that
-// lags, say, are allowed to lose and to undo: how much is counted and printed. Epochs must not fall then, either.
+// lags, for example, are allowed to lose and to undo: how much is counted and printed. Epochs must not fall then, either.
 //
 // On a cluster everything is to be worked on again 2 s after the cluster's own failover, without a
 // call by anybody; of a master that hangs, plus the clients' ReadTimeout, 1 s here; where acknowledged writes are lost, which may be
@@ -32,20 +32,20 @@
 //
 // # Mutants
 //
-// A test that cannot fail proves nothing, so for each mechanism there is a mutant that does without
+// A test that cannot fail is no proof, so for each mechanism there is a mutant that does without
 // it (mutants_test.go), and a test that the same checks find it out (mutation_test.go, inprocess_test.go):
 //
 //	a heartbeat that writes its session anew    sessions that had expired live again
 //	belief counted from the reply               two owners' handlers run at once
-//	a session named after the consumer          nobody takes over from replicas that were killed
+//	a session named after the consumer          no process takes over from replicas that were killed
 //	commits without the fence                   a former owner's commit succeeds
 //	the topology left to go-redis               a master that hangs holds everything up for a minute
 //	a reader that ends at what it cannot read   messages behind a poisoned one are not handled
 //	a bound that drops dead letters in silence  they are neither there nor counted
-//	notifications that are trusted              nothing is handled when they do not arrive
+//	notifications that are trusted              no message is handled when they do not arrive
 //	the cursor committed before dead letters    a crash between the two loses messages
 //
-// What others of that list break does not exist here: there are no consumer groups, so there is
+// The mechanisms that others of that list break do not exist here: there are no consumer groups, so there is
 // no acknowledgement that could go apart from what it stands for, no group that begins in the
 // present (a consumer's first cursor is the beginning), no entry that is claimed for being idle, or without
 // its body (leases are taken over from dead sessions only), and no blocking

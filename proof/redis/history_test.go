@@ -150,7 +150,7 @@ func (h *history) effect(topic string, seq, epoch int64, id string, wrong func(*
 	}
 	th.now[seq] = true
 	th.highest = max(th.highest, seq)
-	// What was parked is behind the cursor and comes again, rightly.
+	// Parked messages are behind the cursor and come again, rightly.
 	passed := th.committedBefore
 	if epoch > th.committedEpoch {
 		passed = max(passed, th.committed)

@@ -194,7 +194,7 @@ func poisoned(t *testing.T, wrap func(*leaseredis.Backend) lease.Backend, patien
 		return nil
 	}), wrap)
 	if !patient {
-		time.Sleep(2 * ttl) // nothing is to happen
+		time.Sleep(2 * ttl) // no event is to follow
 		return handled.Load()
 	}
 	eventually(t, "poison is set aside, and all else handled", func() bool {
@@ -308,7 +308,7 @@ func overflow(t *testing.T, bound int, wrap func(*leaseredis.Backend) lease.Back
 	return there, dropped
 }
 
-// trimming keeps the newest dead letters, as XADD with MAXLEN does, and says nothing.
+// trimming keeps the newest dead letters, as XADD with MAXLEN does, and is silent.
 type trimming struct{ *leaseredis.Backend }
 
 func (b *trimming) Maintain(ctx context.Context, consumers []backend.ConsumerInfo) (operate.MaintainReport, error) {

@@ -35,7 +35,7 @@ func TestHistoryIsJudged(t *testing.T) {
 	}
 }
 
-// What has no effect is lost, unless nobody knows whether it was published.
+// A message without an effect is lost, unless no process knows whether it was published.
 func TestLossIsJudged(t *testing.T) {
 	s := &site{topics: map[string]*published{"a": {last: 5, unsure: map[int64]bool{4: true, 5: true}}}}
 	h := newHistory(s)

@@ -26,13 +26,13 @@ const (
 	// splits is failing with commits in two steps, first the cursor, then what failed, and
 	// a process that often dies between them.
 	splits mode = "commit in two steps"
-	// revives extends a session that has expired as if nothing had happened.
+	// revives extends a session that has expired as if it had not.
 	revives mode = "expired sessions revived"
 	// namesake has one session for all replicas, named after the consumer.
 	namesake mode = "session named after the consumer"
 	// neverReloads leaves the cluster's topology to go-redis.
 	neverReloads mode = "topology not reloaded"
-	// notified looks for news only when it is told of some.
+	// notified looks for news only when it is notified of some.
 	notified mode = "notifications trusted"
 )
 
@@ -40,7 +40,7 @@ func (m mode) fails() bool         { return m == failing || m == splits }
 func (m mode) ignoresCancel() bool { return m == fenceOnly || m == unfenced }
 
 // onceAMinute asks a cluster for its topology as often as go-redis does by itself, however often it
-// is told to.
+// has to.
 func onceAMinute(s settings) func(context.Context) ([]redis.ClusterSlot, error) {
 	var mu sync.Mutex
 	var known []redis.ClusterSlot

@@ -66,7 +66,7 @@ func TestMutantCommitInTwoSteps(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	stop()
-	// What the mutants leave behind is only late, unless it is lost.
+	// Messages that the mutants leave behind are only late, unless they are lost.
 	f.End()
 	s.settings.Mode = failing
 	f = startFleet(t, names(s.settings, 3)...)
@@ -133,7 +133,7 @@ func extendExpired(t *testing.T, m mode) (n, extended int) {
 	return n, members()
 }
 
-// With one session for all replicas, which lives as long as any of them, nobody takes over from
+// With one session for all replicas, which lives as long as any of them, no process takes over from
 // those that were killed.
 func TestMutantSessionNamedAfterConsumer(t *testing.T) {
 	t.Parallel()
@@ -159,7 +159,7 @@ func TestMutantSessionNamedAfterConsumer(t *testing.T) {
 	}
 }
 
-// A reader that looks for news on a hint alone hears of nothing without notifications.
+// A reader that looks for news on a hint alone hears of no news without notifications.
 func TestMutantNotificationsTrusted(t *testing.T) {
 	t.Parallel()
 	for _, m := range []mode{whole, notified} {

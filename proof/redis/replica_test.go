@@ -28,7 +28,7 @@ const (
 	readTimeout  = time.Second // of clients of a cluster
 )
 
-// settings are what a replica is told.
+// settings are the orders for a replica.
 type settings struct {
 	Name      string
 	Addrs     []string // of the server, or of the cluster's nodes
@@ -114,7 +114,7 @@ func replica(ctx context.Context, s settings) error {
 	}
 }
 
-// client is a client as an application has it, with nothing changed.
+// client is a client as an application has it, unchanged.
 func (s settings) client() redis.UniversalClient {
 	if s.Cluster {
 		// As docs/redis.md advises: a node that hangs is not waited for as long as go-redis would.
@@ -217,7 +217,7 @@ func (r *recorder) Commit(ctx context.Context, session, consumer string, progres
 	for i, p := range progress {
 		lines[i] = line("begin", token, p.Resource, p.Epoch)
 	}
-	// Written even when the session is over: these lines tell the truth, and change nothing.
+	// Written even when the session is over: these lines tell the truth, and have no effect.
 	if err := r.sink.append(lines...); err != nil {
 		return nil, err
 	}

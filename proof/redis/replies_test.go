@@ -141,8 +141,8 @@ func restarted(f *fleet.Fleet, p *fleet.Process, how syscall.Signal) time.Durati
 	return ttl / 2
 }
 
-// steps are the kinds of requests that replicas make: scripts, and plain reads of streams. What Check
-// asks once at the start changes nothing, and does not count.
+// steps are the kinds of requests that replicas make: scripts, and plain reads of streams. A question that Check
+// asks once at the start has no effect, and does not count.
 type steps struct {
 	names map[string]string // of scripts, by SHA-1
 

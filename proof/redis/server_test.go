@@ -23,7 +23,7 @@ func mustHold(t *testing.T, s *site, fault string, n int, round func(*fleet.Flee
 }
 
 // mustHit is mustHold for faults after which others take over. On a busy machine a replica may own
-// nothing yet when a fault hits it: that round is made up for.
+// no lease yet when a fault hits it: that round is made up for.
 func mustHit(t *testing.T, s *site, replicas []settings, fault string, n int, round func(*fleet.Fleet)) {
 	t.Helper()
 	r := inject(t, s, replicas, fault, n, round, func(f *fleet.Fleet) bool { return f.Count(fleet.TakenOver) >= n })
@@ -64,7 +64,7 @@ func freezeRound(f *fleet.Fleet) {
 	time.Sleep(ttl/4 + rand.N(ttl/4))
 }
 
-// Replicas that are killed lose nothing, and undo nothing that was committed.
+// Replicas that are killed lose no message, and undo no commit.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	pace.Shares(t, rounds(t, 4, 100), roundsEach, func(t *testing.T, n int) {
@@ -73,7 +73,7 @@ func TestKill(t *testing.T) {
 	})
 }
 
-// Over several hash tags and while handlers fail: retries are not forgotten, nothing jumps the
+// Over several hash tags and while handlers fail: retries are not forgotten, none jumps the
 // queue of its key, and exactly the messages that cannot be handled become dead letters. In make test the
 // pools are small, too: the next test.
 func TestKillWhileHandlersFail(t *testing.T) {
@@ -201,7 +201,7 @@ func TestServerFrozen(t *testing.T) {
 // mute may do everything but look at or change the configuration.
 var mute = []string{"~*", "&*", "+@all", "-config"}
 
-// When every notification is lost, and with CONFIG forbidden, everything works all the same.
+// When every notification is lost, and with CONFIG forbidden, everything works anyway.
 func TestWithoutNotifications(t *testing.T) {
 	t.Parallel()
 	pace.Shares(t, rounds(t, 2, 100), roundsEach, func(t *testing.T, n int) {
@@ -267,7 +267,7 @@ func TestSameName(t *testing.T) {
 }
 
 // Replicas that are frozen until their sessions have expired do not extend them, and
-// change nothing any more.
+// have no effect any more.
 func TestFreeze(t *testing.T) {
 	t.Parallel()
 	pace.Shares(t, rounds(t, 2, 200), roundsEach, func(t *testing.T, n int) {
@@ -340,7 +340,7 @@ func TestFreezeFenceOnly(t *testing.T) {
 }
 
 // Replicas that are cut off for longer than their leases last, while no connection breaks,
-// change nothing: not even when what they had sent arrives late.
+// have no effect: not even when their requests arrive late.
 func TestCutOff(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

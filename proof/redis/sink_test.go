@@ -10,7 +10,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
-// sink is where handlers take effect: a server that nobody disturbs, with one history for each namespace.
+// sink is where handlers take effect: a server that no process disturbs, with one history for each namespace.
 type sink struct {
 	client    *redis.Client
 	namespace string

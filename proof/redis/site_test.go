@@ -247,7 +247,7 @@ func (s *site) worked(t *testing.T, after map[string]int64, within time.Duration
 	}
 }
 
-// drained waits until every message has an effect or is a dead letter; that nothing happens
+// drained waits until every message has an effect or is a dead letter; that no change comes
 // for too long fails the test.
 func (s *site) drained(t *testing.T) {
 	t.Helper()
@@ -258,7 +258,7 @@ func (s *site) drained(t *testing.T) {
 	}
 }
 
-// quiet waits until every message has an effect or is a dead letter, or nothing
+// quiet waits until every message has an effect or is a dead letter, or none
 // happens for a while.
 func (s *site) quiet(t *testing.T, patience time.Duration) (done int64, ok bool) {
 	t.Helper()

@@ -211,7 +211,7 @@ func TestCheckNamesTheConsumerAtFault(t *testing.T) {
 	}
 }
 
-// A call that does not return though its context has ended keeps nobody from going on: not the
+// A call that does not return though its context has ended keeps no process from going on: not the
 // others, not the end of the session, not the stop.
 func TestCallsThatIgnoreTheirContext(t *testing.T) {
 	for _, op := range []string{"Check", "OpenSession", "SessionHeartbeat", "SessionClose", "Register", "Survey", "Acquire", "OpenFeed", "FeedNext", "Fetch", "FetchParked", "Commit", "Release", "Maintain"} {
@@ -371,7 +371,7 @@ func (b *quickFeeds) OpenFeed(ctx context.Context, infos []backend.ConsumerInfo)
 	return &f, err
 }
 
-// A feed that answers at once, with nothing or with the same again, is not asked without a pause.
+// A feed that answers at once, empty or with the same again, is not asked without a pause.
 func TestFeedThatAnswersAtOnceIsPaced(t *testing.T) {
 	for name, news := range map[string]backend.News{"nothing": {}, "the same": {Topics: []string{"x"}, Ownership: true, Parked: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -555,7 +555,7 @@ func TestLongestDurations(t *testing.T) {
 }
 
 // Streams, the application's function, has a deadline, is asked once at a time also when the
-// session was lost meanwhile, and keeps nothing else from going on.
+// session was lost in between, and does not keep other work from going on.
 func TestStreamsThatHangs(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var link faults

@@ -2,7 +2,7 @@ package lease
 
 import "github.com/leasegen/leasegen/runtime/backend"
 
-// What generated code, options and publishers name of the contract with backends.
+// Names of the contract with backends that generated code, options and publishers use.
 type (
 	// Backend is where leases and messages are kept: leasepg, leaseredis and leasemem make one.
 	Backend = backend.Backend

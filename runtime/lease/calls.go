@@ -17,7 +17,7 @@ import (
 const callTimeout = 30 * time.Second
 
 // callGrace is how much longer a call may take to return when its context has ended. One that
-// takes longer ignores its context: it is left behind, so that nobody hangs with it.
+// takes longer ignores its context: it is left behind, so that no process hangs with it.
 const callGrace = 2 * time.Second
 
 // leftAtMost is how many calls of a caller that are of one kind may be left behind and not yet have
@@ -88,14 +88,14 @@ func ofAll(ctx context.Context, kind string, hs []*holding) (context.Context, []
 }
 
 // errNothing: what was asked for may have been made, and cannot be given back.
-var errNothing = errors.New("lease: call the backend: it answered with nothing and without an error")
+var errNothing = errors.New("lease: call the backend: it gave neither an answer nor an error")
 
 // call makes one bounded call of the backend.
 func call[T any](ctx context.Context, f func(ctx context.Context) (T, error)) (T, error) {
 	return callFor(ctx, callTimeout, f)
 }
 
-// do is call for what returns nothing but an error.
+// do is call for calls that return an error alone.
 func do(ctx context.Context, f func(ctx context.Context) error) error {
 	return doFor(ctx, callTimeout, f)
 }
@@ -166,7 +166,7 @@ func callFor[T any](ctx context.Context, d time.Duration, f func(ctx context.Con
 	return a.value, a.err
 }
 
-// discard gives back what an answer brought that came when nobody waited for it any more.
+// discard gives back what an answer brought that came when no process waited for it any more.
 func discard(answer any) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()

@@ -7,10 +7,10 @@ import (
 )
 
 // A message that is called again, after a rolled back transaction or a failed batch, comes from
-// memory. What a handler changes in place must not be what the next call sees, so each call gets
+// memory. Changes that a handler makes in place must not reach the next call, so each call gets
 // a copy.
 
-// cloner returns how a row of type T is copied. It is the row itself where it holds nothing that
+// cloner returns how a row of type T is copied. It is the row itself where it holds no memory that
 // can be changed in place.
 func cloner[T any]() func(T) T {
 	t := reflect.TypeFor[T]()

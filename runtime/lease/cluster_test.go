@@ -18,7 +18,7 @@ func singleton(f func(ctx context.Context, l lease.Lease) error) lease.Spec {
 	return lease.Spec{Per: lease.PerCluster, Handlers: []lease.Handler{lease.Run(f)}}
 }
 
-// Whatever replicas come and go, one Run runs, and each has a higher epoch.
+// While replicas come and go, one Run runs, and each has a higher epoch.
 func TestClusterHasOneRunner(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		be := leasemem.New()
@@ -146,7 +146,7 @@ func TestClusterRunReturns(t *testing.T) {
 	})
 }
 
-// A Run that ignores its context keeps the lease: nobody else runs until it returns.
+// A Run that ignores its context keeps the lease: no other process runs until it returns.
 func TestClusterRunThatIgnoresTheStop(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		be := leasemem.New()

@@ -121,7 +121,7 @@ func (c *Consumer) observe(o operate.Observation) {
 	}
 }
 
-// tellRest waits for what is still to be told to the observer and the logger.
+// tellRest waits until the observer and the logger have got the rest.
 func (c *Consumer) tellRest(until time.Time) {
 	if c.told != nil {
 		c.told.flush(time.Until(until))
@@ -197,7 +197,7 @@ func (c *Consumer) enter(resource string) {
 	c.busy[resource]++
 }
 
-// leave is told who entered: a resource that an earlier session left busy may be taken now.
+// leave gets the session that entered: a resource that an earlier session left busy may be taken now.
 func (c *Consumer) leave(resource string, by *owner) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,9 +7,9 @@ import (
 )
 
 // drain ends an incarnation well: handlers finish the call they are in, progress is
-// committed, leases are released, the session is closed. What rests when all else does is
+// committed, leases are released, the session is closed. A lease that rests when all others do is
 // given away by the end of the session, in one step: the next owner need not wait for two.
-// What has not returned when its consumer's drain time is over is cancelled; if it still does
+// A call that has not returned when its consumer's drain time is over is cancelled; if it still does
 // not return its lease is left to expire, because a lease is never released while a handler
 // runs.
 func (p *process) drain(s *session, works []*work) {
@@ -51,7 +51,7 @@ func (p *process) drain(s *session, works []*work) {
 	}
 }
 
-// allRest reports that all works rest. Those that do while others do not are told to release
+// allRest reports that all works rest. Those that do while others do not get the order to release
 // what they hold.
 func allRest(works []*work) bool {
 	var resting []*work

@@ -145,7 +145,7 @@ func TestStopWhileTheBackendIsDown(t *testing.T) {
 	}
 }
 
-// Run does not return before its handlers, even when the session was lost meanwhile.
+// Run does not return before its handlers, even when the session was lost in between.
 func TestRunOutlivesItsHandlers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		be := leasemem.New()
@@ -172,7 +172,7 @@ func TestRunOutlivesItsHandlers(t *testing.T) {
 	})
 }
 
-// A process that stops while an Acquire is under way gives back what that brings: nothing
+// A process that stops while an Acquire is under way gives back what that brings: no lease
 // is lost, and the leases need not expire.
 func TestStopAwaitsAnAcquire(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -224,8 +224,8 @@ func TestStopWhileAcquireFails(t *testing.T) {
 	})
 }
 
-// What rests when a process stops is given away by the end of its session, in one step, and
-// is told as released.
+// A lease that rests when a process stops is given away by the end of its session, in one step, and
+// is reported as released.
 func TestStopReleasesWithTheSession(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		be := leasemem.New()

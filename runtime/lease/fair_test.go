@@ -17,7 +17,7 @@ import (
 )
 
 // Keys that keep failing take no more than their turn: what comes of a healthy key is handled
-// meanwhile.
+// in between.
 func TestRetriesStarveNothing(t *testing.T) {
 	for _, order := range []lease.Order{lease.OrderKey, lease.OrderNone} {
 		for _, workers := range []int{1, 16} {
@@ -115,7 +115,7 @@ func TestDueMessagesOfAKeyAreHandledOneByOne(t *testing.T) {
 	})
 }
 
-// What is replayed waits in the lane of its key, and is not handled beside what waits in another
+// A replayed message waits in the lane of its key, and is not handled beside those that wait in another
 // lane with the same key.
 func TestReplayedMessagesOfAKeyAreHandledOneByOne(t *testing.T) {
 	for _, order := range []lease.Order{lease.OrderBlock, lease.OrderKey, lease.OrderNone} {
@@ -351,7 +351,7 @@ func TestWrongAnswersAreRefused(t *testing.T) {
 	})
 }
 
-// What a handler changes in place is not what its next call sees.
+// Changes that a handler makes in place do not reach its next call.
 func TestCallsShareNothing(t *testing.T) {
 	spoil := func(m *lease.Message[[]byte]) {
 		for i := range m.Payload {
@@ -424,7 +424,7 @@ func TestCallsShareNothing(t *testing.T) {
 	}
 }
 
-// With order=block nothing later is handled while a message waits, whatever the workers.
+// With order=block no later message is handled while a message waits, whatever the workers.
 func TestBlockedResourceWaitsWithWorkers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		be := leasemem.New()
@@ -478,7 +478,7 @@ func TestSlowKeyHoldsBackItself(t *testing.T) {
 	})
 }
 
-// A message is blamed for the end of its process only if nothing else ran: neither a slow one
+// A message is blamed for the end of its process only if it ran alone: neither a slow one
 // beside the killer nor one that runs for hours while the machine fails under it.
 func TestOnlyTheKillerIsBlamed(t *testing.T) {
 	t.Run("beside a killer", func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 )
 
 // gate lets handler calls of a process run side by side, or one of them alone: a message that
-// may have killed the process is tried with nothing else running, so that no other message
+// may have killed the process is tried alone, so that no other message
 // is blamed for its crash, and it for none of theirs. Run handlers, which may run for ever, count
 // while they are young: what kills its process does so soon.
 type gate struct {

@@ -69,7 +69,7 @@ func (b *opened) OpenSession(ctx context.Context, s backend.SessionSpec) (backen
 }
 
 // Consumers of one group share a session when their TTL and margin are the same. An impatient
-// one costs the others nothing.
+// one is free for the others.
 func TestGroupSharesASession(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		be := &opened{Backend: leasemem.New()}
@@ -222,7 +222,7 @@ func TestFailingBackendIsNotHammered(t *testing.T) {
 }
 
 // A handler that never returns after its lease was lost keeps this process from its resource,
-// and from nothing else, until it returns.
+// and from no other, until it returns.
 func TestHandlerThatNeverReturns(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		be := leasemem.New()

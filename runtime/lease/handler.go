@@ -144,7 +144,7 @@ func decodeAll[T any](raws []backend.Raw, d delivery, row func(T) T) ([]Message[
 	return ms, nil
 }
 
-// decode fills m from r, and shares nothing with it: r may be decoded again. row copies a row
+// decode fills m from r, and shares no memory with it: r may be decoded again. row copies a row
 // that the source has decoded. Its errors name fields and types, never values.
 func decode[T any](r *backend.Raw, d delivery, row func(T) T, m *Message[T]) error {
 	m.ID, m.Topic, m.Key, m.Kind = r.ID, r.Topic, r.Key, r.Kind

@@ -96,7 +96,7 @@ type turnFields struct {
 	doubt         int                 // fresh messages to get past before the resource is trusted again
 	marked        string              // what the crashed owner was handling
 	markCount     int
-	only          bool // nothing else runs in the process: see gate
+	only          bool // it runs alone in the process: see gate
 	runFailures   int  // of a Run handler, in a row
 }
 

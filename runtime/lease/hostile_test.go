@@ -136,7 +136,7 @@ func TestHostileHandlers(t *testing.T) {
 						})},
 						Retry: lease.Retry{Max: 3, Min: 10 * time.Millisecond, Cap: 20 * time.Millisecond},
 					}))
-					t.Cleanup(func() { close(gate) }) // before Run is told to end
+					t.Cleanup(func() { close(gate) }) // before the end of Run
 					all := func(topic string, want ...int) func() bool {
 						return func() bool {
 							ns := got.of(topic)
@@ -190,7 +190,7 @@ func TestRetryAfterForEver(t *testing.T) {
 	})
 }
 
-// What a call changes in place, the next call of the same message does not see.
+// Changes that a call makes in place do not reach the next call of the same message.
 func TestHandlersThatChangeWhatTheyGet(t *testing.T) {
 	spoil := func(payload []byte, headers map[string]string) {
 		for i := range payload {
@@ -294,7 +294,7 @@ func TestHostileObserversAndLoggers(t *testing.T) {
 		} {
 			t.Run(what+" "+name, func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
-					t.Cleanup(func() { time.Sleep(24 * time.Hour) }) // last: what is still being told
+					t.Cleanup(func() { time.Sleep(24 * time.Hour) }) // last: for the rest of the observations
 					be := leasemem.New()
 					publish(t, be, "x", 0, 10, func(n *note) string { return fmt.Sprint(n.N) })
 					publish(t, be, "y", 0, 10, nil)

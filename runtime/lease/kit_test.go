@@ -24,7 +24,7 @@ type note struct{ N int }
 var quiet = lease.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
 
 // bubble runs f on a clock of its own: it only moves when everything waits, so that
-// times are exact and a TTL costs nothing. It fails when a goroutine is left at the end.
+// times are exact and a TTL is free. It fails when a goroutine is left at the end.
 func bubble(t *testing.T, f func(t *testing.T)) { synctest.Test(t, f) }
 
 // newConsumer is NewConsumer for a consumer "a" of all topics.

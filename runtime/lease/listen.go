@@ -32,7 +32,7 @@ func (p *process) listeners(s *session, works []*work) []*listener {
 		}
 	}
 	if len(shared.works) > 0 {
-		if len(shared.works) == 1 { // so that what fails is told as the consumer's
+		if len(shared.works) == 1 { // so that a failure is reported as the consumer's
 			shared.s, shared.log = shared.works[0].s, shared.works[0].log
 		}
 		all = append(all, shared)
@@ -40,7 +40,7 @@ func (p *process) listeners(s *session, works []*work) []*listener {
 	return all
 }
 
-// listen opens the feed, again when it fails, until the session ends. What is held is looked at
+// listen opens the feed, again when it fails, until the session ends. Held leases are looked at
 // after each try: who has no feed polls.
 func (l *listener) listen() {
 	var failed backoff
@@ -68,7 +68,7 @@ func (l *listener) follow(failed *backoff) error {
 		case using <- struct{}{}:
 			_ = do(of(context.WithoutCancel(l.s.ctx), "close feed"), func(context.Context) error { feed.Close(); return nil })
 		default:
-			go func() { using <- struct{}{}; feed.Close() }() // nobody waits for what was left behind
+			go func() { using <- struct{}{}; feed.Close() }() // no process waits for what was left behind
 		}
 	}()
 	for _, w := range l.works {
@@ -95,7 +95,7 @@ func (l *listener) follow(failed *backoff) error {
 	}
 }
 
-// empty reports that nothing has changed.
+// empty reports that there is no change.
 func empty(n *backend.News) bool {
 	return !n.Ownership && !n.Parked && len(n.Wanted) == 0 && len(n.Topics) == 0 && len(n.Resources) == 0
 }
@@ -122,7 +122,7 @@ func (l *listener) tell(news *backend.News) {
 type pacer struct{ quick int }
 
 const (
-	paceQuick = time.Millisecond      // whoever waits less has not waited
+	paceQuick = time.Millisecond      // a shorter wait counts as none
 	paceEmpty = 10 * time.Millisecond // between empty answers, at least
 	paceSome  = 100                   // answers with news that may come at once before they are paced too
 	paceMost  = time.Second

@@ -14,7 +14,7 @@ const (
 )
 
 // maintain asks the backend to do its housekeeping now and then: for all consumers at once, and
-// for each alone when that fails, so that one's table keeps nobody else's from being tidied.
+// for each alone when that fails, so that one's table keeps no other process's from being tidied.
 func (p *process) maintain(s *session, works []*work) {
 	for pause(s.ctx, jitter(maintainEvery)) {
 		err := p.maintainFor(s, works)

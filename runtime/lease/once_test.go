@@ -141,7 +141,7 @@ func TestKnownFailuresAreRetriedAndUnknownOnesParked(t *testing.T) {
 	}
 }
 
-// What a handler returns when its lease has been lost says nothing about the item.
+// The error of a handler whose lease was lost has no meaning for the item.
 func TestErrorAfterTheLeaseIsUnknown(t *testing.T) {
 	for _, u := range []lease.OnUnknown{lease.OnUnknownRetry, lease.OnUnknownPark} {
 		bubble(t, func(t *testing.T) {
@@ -234,7 +234,7 @@ func TestItemThatWasNotCalledIsNotUnknown(t *testing.T) {
 		f.on("StartOnce", func(ctx context.Context, phase leasemem.Phase) error {
 			if phase == leasemem.After {
 				close(entered)
-				time.Sleep(time.Second) // meanwhile the process drains
+				time.Sleep(time.Second) // in between the process drains
 			}
 			return nil
 		})

@@ -12,7 +12,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasemem"
 )
 
-// mute is a backend that answers nothing for a while, and then all that it was asked.
+// mute is a backend that is silent for a while, and then answers all that it was asked.
 type mute struct {
 	lease.Backend
 	until time.Time

@@ -28,7 +28,7 @@ type settings struct {
 
 // WithLogger sets the logger. Default slog.Default(). Lines are written by a goroutine of their
 // own, in order, so that no work waits for them: a logger that is slow loses what comes on top
-// of 16,384 lines that wait, and is told how many. All are written before Run returns, unless
+// of 16,384 lines that wait, and gets their number. All are written before Run returns, unless
 // that takes more than two seconds.
 func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.logger = l } }
 
@@ -66,7 +66,7 @@ func WithDeadLetters(d DeadLetters) Option { return func(s *settings) { s.spec.D
 
 // WithConcurrency sets how many resources this process handles messages of at once for
 // the consumer. Default 16; with PerStream Spec.Capacity, since what is owned there and
-// waits is worked on by nobody. Run handlers are bounded by Spec.Capacity alone.
+// waits is worked on by no process. Run handlers are bounded by Spec.Capacity alone.
 func WithConcurrency(n int) Option { return func(s *settings) { s.concurrency = n } }
 
 // WithCapacity overrides Spec.Capacity.

@@ -82,7 +82,7 @@ func TestNewConsumerRefuses(t *testing.T) {
 	}
 }
 
-// What a process has no room for is left to others, and taken when there is room.
+// Leases beyond the room of a process are left to others, and taken when there is room.
 func TestCapacity(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		be := leasemem.New()
@@ -114,7 +114,7 @@ func TestCapacity(t *testing.T) {
 	})
 }
 
-// Messages nobody has a handler for, or that are too large, are dead letters or skipped;
+// Messages without a handler in any process, or that are too large, are dead letters or skipped;
 // those around them are handled.
 func TestWhatNeedsNoHandler(t *testing.T) {
 	for _, unknown := range []lease.Unknown{lease.UnknownDeadLetter, lease.UnknownSkip} {

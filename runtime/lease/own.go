@@ -54,7 +54,7 @@ func (o *owner) owned() int {
 	return len(o.held)
 }
 
-// empty reports that this process holds nothing, and that nothing is on its way to it.
+// empty reports that this process holds no lease, and that none is on its way to it.
 func (o *owner) empty() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -161,8 +161,8 @@ func (o *owner) fenced(h *holding) {
 	o.unlock(h)
 }
 
-// unlock gives back the lock of a lease that was lost while the session lives, and nothing
-// runs on it any more: it would keep out the next owner. The caller holds o.mu.
+// unlock gives back the lock of a lease that was lost while the session lives, and no work
+// runs on it any more: it would block the next owner. The caller holds o.mu.
 func (o *owner) unlock(h *holding) {
 	if h.locked && !o.run.isRunning(h) {
 		h.locked = false
@@ -180,7 +180,7 @@ func (o *owner) forget(h *holding) {
 	o.store.end(h)
 }
 
-// loseAll tells of every lease that is left when the session ends.
+// loseAll reports every lease that is left when the session ends.
 func (o *owner) loseAll(cause error) {
 	o.mu.Lock()
 	left := slices.Collect(maps.Values(o.held))

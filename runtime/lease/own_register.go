@@ -62,7 +62,7 @@ func (g *registrar) registerLost(resource string) {
 	}
 }
 
-// register tells the backend of resources until the session ends. One that cannot be told is
+// register tells the backend of resources until the session ends. One that is refused is
 // tried again, and stops its own consumer alone.
 func (g *registrar) register() {
 	var failed backoff

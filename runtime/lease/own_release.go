@@ -33,7 +33,7 @@ func (o *owner) giveBack(n int) {
 	}
 }
 
-// giveAll gives everything away and takes nothing any more.
+// giveAll gives all leases away and takes no more.
 func (o *owner) giveAll() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -112,8 +112,8 @@ func (o *owner) stepRelease() time.Duration {
 	return wait
 }
 
-// finished reports that all that is left can end with the session, in one step: nothing runs,
-// nothing is to be stored or retired, and no grant is on its way. The caller holds o.mu.
+// finished reports that all that is left can end with the session, in one step: no work runs,
+// none is to be stored or retired, and no grant is on its way. The caller holds o.mu.
 func (o *owner) finished() bool {
 	if !o.stopped || o.asking {
 		return false
@@ -140,7 +140,7 @@ func (o *owner) releaseEarly() {
 	hint(o.wake)
 }
 
-// releaseNow frees leases on which nothing runs and whose progress is stored. One for which that
+// releaseNow frees leases on which no work runs and whose progress is stored. One for which that
 // fails does not keep the others: after a failure they are released apart.
 func (o *owner) releaseNow(give []*holding) {
 	var parts [][]*holding
@@ -195,7 +195,7 @@ func (o *owner) releaseAll(hs []*holding, within time.Duration) error {
 	return err
 }
 
-// released tells of leases that were given away.
+// released reports leases that were given away.
 func (o *owner) released(give []*holding) {
 	o.mu.Lock()
 	give = slices.DeleteFunc(give, func(h *holding) bool { return h.is(leaseOver) })

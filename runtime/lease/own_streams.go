@@ -9,7 +9,7 @@ import (
 
 // Streams are owned only while they have work. A process that hears of messages of a stream that it does
 // not own registers it, which makes it wanted; a process with room takes it, and retires
-// it when there is nothing more to do. Without room anywhere it stays wanted and free.
+// it when there is no more work. Without room anywhere it stays wanted and free.
 
 // streams takes streams that have work, and retires the ones that have none. Its lock may be taken with owner.mu held.
 type streams struct {
@@ -44,7 +44,7 @@ func (x *streams) sweep() {
 	}
 }
 
-// vainGap is the least time between acquisitions of streams of which one got nothing: each message of a stream that another process
+// vainGap is the least time between acquisitions of streams of which one got none: each message of a stream that another process
 // owns makes this one try.
 const vainGap = 20 * time.Millisecond
 

@@ -29,7 +29,7 @@ const (
 )
 
 // surveyEvery is how often an uneventful process looks for expired sessions. It is less often
-// where the end of a session is told, unless leases become free at a time of their own.
+// where the end of a session is reported, unless leases become free at a time of their own.
 func surveyEvery(s *session, works []*work) time.Duration {
 	switch {
 	case s.ttl < 8*time.Second:

@@ -22,7 +22,7 @@ func (idleBackend) Capabilities() backend.Capabilities {
 }
 
 // An Acquire whose answer comes while the process drains starts no Run handler, however the runner looks at its leases then:
-// nothing would tell the handler to stop.
+// the handler would not be stopped.
 func TestNoRunStartsOnLeasesGrantedWhileStopping(t *testing.T) {
 	t.Parallel()
 	var began atomic.Int64

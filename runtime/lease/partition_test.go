@@ -80,7 +80,7 @@ func TestPartitionsSettleQuickly(t *testing.T) {
 		if took := sharedOut(t, be, 1024, 3); took > time.Second {
 			t.Errorf("1,024 slots on the 3 that stayed took %v", took)
 		}
-		pass(10 * time.Millisecond) // until all are told of
+		pass(10 * time.Millisecond) // until all are reported
 		// A process that hears later that it is to leave may have taken what others gave away: each slot moves twice at most.
 		if moved := len(observed[operate.ObservedAcquire](&rec)) - first; moved < 640 || moved > 2*640 {
 			t.Errorf("%d slots moved, 640 are the least", moved)

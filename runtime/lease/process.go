@@ -78,7 +78,7 @@ func (a attempt) another() attempt { return attempt{id: newID(), replaces: a.id,
 // all others go on.
 func (p *process) keep(ctx context.Context) {
 	var failed backoff
-	lost := "" // the session before, when nobody has to wait for what it held
+	lost := "" // the session before, when no process has to wait for its leases
 	var next attempt
 	var ended instant
 	answered := false // before the attempts that fail
@@ -149,7 +149,7 @@ func (c *Consumer) returned(ctx context.Context, d time.Duration) bool {
 }
 
 // spare waits a while if the backend answers, and yet a session could not be opened for long since it answered before: each
-// attempt may have added a member, whose share nobody works on. It reports whether the backend answers; the first
+// attempt may have added a member, whose share no process works on. It reports whether the backend answers; the first
 // answer may be the end of an outage.
 func (p *process) spare(ctx context.Context, answered bool) bool {
 	names := make([]string, len(p.consumers))

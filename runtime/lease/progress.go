@@ -14,7 +14,7 @@ import (
 
 // Progress is watched apart from liveness: a process whose heartbeats go on may stand still. Each
 // activity of a consumer counts its steps; one that has work and makes no step for too long is
-// told of, with what it waits for.
+// reported, with the cause of its wait.
 
 // activity is one kind of work.
 type activity int
@@ -45,7 +45,7 @@ type progress struct {
 	failures map[string]mishap // by what failed; these are constants
 	feed     bool              // the feed is open
 	feedErr  error             // why it is not
-	told     map[string]string // what was told of as standing still
+	told     map[string]string // what was reported as standing still
 
 	// These belong to watchProgress.
 	seen  [activities]uint64
@@ -75,7 +75,7 @@ func newProgress() *progress {
 func (p *progress) step(a activity) { p.steps[a].Add(1) }
 
 // waiting notes that the consumer waits for what until done is called: for something that its
-// activities do not show, like a transaction. What lasts too long is told.
+// activities do not show, like a transaction. Activities that last too long are reported.
 func (p *progress) waiting(what string) (done func()) {
 	x := &wait{what, time.Now()}
 	p.mu.Lock()
@@ -107,7 +107,7 @@ func (p *progress) feedClosed(err error) {
 	p.feed, p.feedErr = false, err
 }
 
-// why is what failed since then, for those who ask why nothing goes on.
+// why is what failed since then, for those who ask why no work goes on.
 func (p *progress) why(since time.Time) string {
 	var out []string
 	for what, f := range p.failures {
@@ -124,7 +124,7 @@ func (p *progress) why(since time.Time) string {
 
 // pending is what a consumer is at, or wants, of one activity.
 type pending struct {
-	what  string        // empty: nothing
+	what  string        // empty: none
 	least time.Duration // it is not told before that time
 }
 

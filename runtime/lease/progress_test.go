@@ -116,7 +116,7 @@ func TestStandingStillIsTold(t *testing.T) {
 	}
 }
 
-// A consumer that gets on, or has nothing to do, says nothing; nor does one whose Run runs.
+// A consumer that gets on, or has no work, is silent; so is one whose Run runs.
 func TestGettingOnIsNotTold(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		be := leasemem.New()

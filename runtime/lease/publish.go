@@ -42,7 +42,7 @@ func Publish[T any](ctx context.Context, to Publisher, topic string, typ EventTy
 				return fmt.Errorf("lease: publish %s to %s: the id of event %d: %w", typ.Kind, topic, i, err)
 			}
 			if e.ID == "" {
-				return fmt.Errorf("lease: publish %s to %s: the id of event %d is empty; it would keep out no second one", typ.Kind, topic, i)
+				return fmt.Errorf("lease: publish %s to %s: the id of event %d is empty; it cannot deduplicate", typ.Kind, topic, i)
 			}
 		}
 		events[i] = e
@@ -101,7 +101,7 @@ type publishing struct {
 func (p *publishing) Publish(ctx context.Context, events []Event) error {
 	switch {
 	case p.hasID && p.id == "":
-		return fmt.Errorf("lease: publish: MessageID was given an empty id; it would keep out no second event")
+		return fmt.Errorf("lease: publish: MessageID was given an empty id; it cannot deduplicate")
 	case p.hasID && len(events) > 1:
 		return fmt.Errorf("lease: publish: MessageID was given with %d events; publish them one by one, each with an id of its own", len(events))
 	}

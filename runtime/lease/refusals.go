@@ -44,7 +44,7 @@ func (r *refusals) forget(resource string) {
 }
 
 // shunned returns the resources that are left to others now. The first refusal of one does not
-// count: it may have a good reason, and nobody else may be there.
+// count: it may have a good reason, and no other process may be there.
 func (r *refusals) shunned() (names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -69,7 +69,7 @@ func TestRowLeasesAreRenewedTogether(t *testing.T) {
 	})
 }
 
-// A lease that the backend did not extend is told as lost, and the others go on.
+// A lease that the backend did not extend is reported as lost, and the others go on.
 func TestOneRowLeaseIsLost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		be := leasemem.New()
@@ -148,7 +148,7 @@ func TestRowBeliefEndsBeforeTheLease(t *testing.T) {
 }
 
 // Belief in a fresh grant runs from before the request: a reply that takes as long as the
-// lease lives brings nothing to believe in.
+// lease lives brings no reason to believe in it.
 func TestSlowGrantOfARowLease(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		be := leasemem.New()
@@ -175,7 +175,7 @@ func TestSlowGrantOfARowLease(t *testing.T) {
 	})
 }
 
-// What an operator takes away by moving a cursor is noticed at once, though nothing is
+// A lease that an operator takes away by moving a cursor is noticed at once, though no work is
 // being worked on.
 func TestMovedCursorIsNoticed(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -49,7 +49,7 @@ func (r *runner) add(h *holding) {
 	r.queueRead(h)
 }
 
-// drop forgets a lease that is over. What runs on it goes on until its context ends.
+// drop forgets a lease that is over. Calls that run on it go on until their context ends.
 func (r *runner) drop(h *holding) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,7 +136,7 @@ func (r *runner) queueReady(h *holding) {
 	r.ready = append(r.ready, h)
 }
 
-// idle reports that nothing runs on h and nothing of it is to be stored. The caller holds r.mu.
+// idle reports that no call runs on h and none of its progress is to be stored. The caller holds r.mu.
 func (r *runner) idle(h *holding) bool { return !h.running && r.store.uncommitted(h) == 0 }
 
 func (r *runner) isIdle(h *holding) bool {
@@ -158,7 +158,7 @@ func (r *runner) isRunning(h *holding) bool {
 	return h.running
 }
 
-// probe stores nothing for h, which tells whether it is still held. What runs on h, or is to be stored, tells that anyway.
+// probe commits no progress for h, which shows whether it is still held. Calls on h, and progress to be stored, show that anyway.
 func (r *runner) probe(h *holding) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -167,7 +167,7 @@ func (r *runner) probe(h *holding) {
 	}
 }
 
-// quietSince reports that nothing is left to do for h as far as is known, and since when.
+// quietSince reports that no work is left for h as far as is known, and since when.
 func (r *runner) quietSince(h *holding) (since time.Time, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

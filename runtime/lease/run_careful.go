@@ -123,7 +123,7 @@ func (h *holding) killed(id string) bool { return h.marked == id && h.markCount 
 
 func (h *holding) killer(m *backend.Raw) outcome {
 	return outcome{verdict: dead, attempt: m.Attempt + h.markCount,
-		reason: fmt.Sprintf("the process died %d times while handling this message, the last time with nothing else running", h.markCount)}
+		reason: fmt.Sprintf("the process died %d times while handling this message, the last time alone", h.markCount)}
 }
 
 // trust clears the suspicion on a resource that has got past what its crashed owners

@@ -27,7 +27,7 @@ func (t *turn) runLanes(ctx context.Context, from, to int) {
 	c.run(ctx)
 	to += c.grown
 	// Where one worker had to stop and others got further, a message stays parked, or is parked,
-	// due at once: the cursor can pass it, and nothing is handled twice.
+	// due at once: the cursor can pass it, and no message is handled twice.
 	out := t.p.out[from:to]
 	for last := len(out) - 1; last >= 0; last-- {
 		if out[last].verdict == undecided {

@@ -13,7 +13,7 @@ import (
 )
 
 // OnUnknown says what becomes of an item whose earlier execution was begun and never told
-// how it ended, because its process died or lost its lease meanwhile.
+// how it ended, because its process died or lost its lease in between.
 type OnUnknown int
 
 const (
@@ -30,10 +30,10 @@ const (
 // empty key becomes a dead letter, and so does one with a key of more than 512 bytes.
 //
 // With OneTx the item is noted in the handler's transaction, so that its effects through
-// the transaction happen exactly once, and unknown has nothing to decide. With One it is
+// the transaction happen exactly once, and unknown does not apply. With One it is
 // noted before the call, and again after it; when the second note is missing, unknown
 // decides. An error that the handler returns is a known failure, which is retried like any
-// other; one returned after its context has ended with the lease says nothing.
+// other; one returned after its context has ended with the lease has no meaning.
 //
 // An item is not executed by two handlers at once: the message of the second is set aside
 // for a moment, which does not count as a failure.
@@ -147,7 +147,7 @@ func (o *outcome) ask(message string) []backend.OnceResult {
 func (q *sequence) admitTx(ctx context.Context, key string) bool {
 	first, err := q.joined.Once(ctx, q.r.info.Name, key)
 	if err != nil {
-		q.conflict = true // with another transaction, or the connection: nothing the handler did
+		q.conflict = true // with another transaction, or the connection: not the handler's fault
 		q.fail(ctx, examine(err))
 		return false
 	}
@@ -223,7 +223,7 @@ func (q *sequence) startOnce(ctx context.Context, key, message string) (backend.
 	}
 }
 
-// endOnce tells how the call that admit allowed has ended. It does nothing after others.
+// endOnce tells how the call that admit allowed has ended. It has no effect after others.
 func (q *sequence) endOnce(ctx context.Context, err error) {
 	key := q.item
 	if key == "" {

@@ -29,7 +29,7 @@ type parkedReader struct {
 	laned    map[*holding]struct{} // have parked lanes
 	yielding map[*holding]struct{} // hold back fresh messages until parked ones were looked at
 	failures int                   // of reads, in a row
-	hollow   int                   // answers in a row that brought nothing and called for the next read soon
+	hollow   int                   // answers in a row that brought no message and called for the next read soon
 
 	// After a failed read the resources with known lanes are read apart, see strain.
 	strains map[*holding]*strain
@@ -39,7 +39,7 @@ type parkedReader struct {
 }
 
 // notYet is when to look again after next: ever later while a backend says that something is
-// about to be due, and then there is nothing.
+// about to be due, and then there is none.
 func (p *parkedReader) notYet(next time.Duration, lined int) time.Duration {
 	if p.hollow++; lined > 0 || next > 20*time.Millisecond {
 		p.hollow = 0
@@ -55,7 +55,7 @@ func (p *parkedReader) lookWithin(d time.Duration) {
 	p.r.kick()
 }
 
-// expect is called before leases are acquired. Grants tell of what is parked; a hint from now on may be about
+// expect is called before leases are acquired. Grants report parked messages; a hint from now on may be about
 // later.
 func (p *parkedReader) expect() {
 	p.r.mu.Lock()
@@ -246,7 +246,7 @@ func (p *parkedReader) stopYielding() {
 	}
 }
 
-// failed tells of a failed read and returns when to make the next one. The caller holds
+// failed reports a failed read and returns when to make the next one. The caller holds
 // p.r.mu.
 func (p *parkedReader) failed(resource string, err error) time.Duration {
 	if p.failures%10 == 0 && p.r.s.ctx.Err() == nil {

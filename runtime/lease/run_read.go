@@ -177,7 +177,7 @@ func checkFetched(req *backend.FetchRequest, fetched []backend.Fetched) error {
 	return nil
 }
 
-// emptyPause spaces out reads that bring nothing though the backend says that there is more.
+// emptyPause spaces out reads that bring no message though the backend says that there is more.
 const emptyPause = 20 * time.Millisecond
 
 // deliver puts a batch just read in line.
@@ -205,13 +205,13 @@ func (r *runner) deliver(h *holding, f *backend.Fetched) {
 		hint(h.more)
 	} else if !h.running && len(h.next) == 0 { // all that was read before is handled
 		if !f.More && len(h.lanes) == 0 && h.doubt > 0 {
-			h.doubt = 0 // nothing is left that its owners can have crashed over
+			h.doubt = 0 // no message is left that its owners can have crashed over
 			if h.busyAt > 0 {
 				r.trust(h)
 			}
 		}
 		if moved {
-			// Nothing for this consumer so far; remember that, so that the log can forget.
+			// No message for this consumer so far; remember that, so that the log can forget.
 			r.store.submit(h, backend.Progress{Ref: h.ref, Cursor: f.Next}, counts{})
 		}
 	}

@@ -28,7 +28,7 @@ type sequence struct {
 	// halt is shared by the workers of a pass: with OrderBlock none begins a message after
 	// the first that failed.
 	halt *atomic.Int64
-	// only says that nothing else runs in the process: see gate.
+	// only says that the call runs alone in the process: see gate.
 	only bool
 
 	i, n    int                 // the call under way takes ms[i : i+n]
@@ -185,7 +185,7 @@ func (q *sequence) waits(i int) bool {
 // fail deals with the failed call of ms[i : i+n].
 func (q *sequence) fail(ctx context.Context, f *failure) {
 	if ctx.Err() != nil {
-		// The lease ended under the handler. Its error says nothing about the message.
+		// The lease ended under the handler. Its error has no meaning for the message.
 		q.failed = true
 		return
 	}

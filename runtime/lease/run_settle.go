@@ -16,7 +16,7 @@ type counts struct {
 // kindsAtMost is of how many kinds an observation tells.
 const kindsAtMost = 200
 
-// none reports that there is nothing to tell.
+// none reports that there is no news.
 func (n *counts) none() bool { return n.Outcomes == operate.Outcomes{} }
 
 // merge adds other counts.

@@ -104,7 +104,7 @@ func (t *turn) process(ctx context.Context) {
 	t.r.mu.Lock()
 	defer t.r.mu.Unlock()
 	t.r.trust(t.h)
-	t.h.dirty = t.h.dirty || t.h.doubt > 0 // there may be nothing else to get past
+	t.h.dirty = t.h.dirty || t.h.doubt > 0 // there may be no other message to get past
 }
 
 // segment returns the end of the run of messages from i on whose handlers all take a

@@ -10,14 +10,14 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// What this process cannot handle another one may: while a consumer is deployed, its newer
+// A message that this process cannot handle another one may: while a consumer is deployed, its newer
 // version publishes and takes kinds and topics that the older one does not know. Such messages
 // are set aside without an attempt, for an owner that knows them; for Spec.UnknownWait, as the
 // backend measures it, so that handovers and restarts do not begin it anew.
 
 // unknownLooks bound the time between two looks at a message that waits: it is as long as the
 // message has waited, so that one owner after the other soon sees what it can handle, and what
-// nobody can handle costs little.
+// no process can handle costs little.
 const (
 	unknownLookSoon = time.Second
 	unknownLookLate = 15 * time.Second
@@ -28,7 +28,7 @@ const (
 const waitsForVersion = "waits for a version of the consumer that takes it"
 
 // foreign reports that a message is of a topic that only another version of the consumer
-// reads. Who owns a topic handles it, whatever the patterns.
+// reads. The owner of a topic handles it, whatever the patterns.
 func (r *runner) foreign(m *backend.Raw) bool {
 	return r.info.Per != PerTopic && r.info.Source == nil && len(r.info.Topics) > 0 && !backend.MatchTopic(r.info.Topics, m.Topic)
 }
@@ -96,16 +96,16 @@ func (q *sequence) noteLate(i int) {
 }
 
 // strangersKept bounds how many kinds and topics are remembered as told of; beyond, the oldest
-// are told of again.
+// are reported again.
 const strangersKept = 1000
 
-// strangers are the kinds and topics that messages were told to wait with.
+// strangers are the kinds and topics that messages were reported to wait with.
 type strangers struct {
 	mu   sync.Mutex
 	told []operate.ObservedUnknown
 }
 
-// first reports whether nothing was told of o yet.
+// first reports whether o was not reported yet.
 func (s *strangers) first(o operate.ObservedUnknown) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

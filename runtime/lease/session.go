@@ -114,7 +114,7 @@ func (s *session) hintOwnership() {
 	hint(s.ownership.wake)
 }
 
-// hint makes whoever waits on c, which has room for one, look again.
+// hint makes the goroutine that waits on c, which has room for one, look again.
 func hint(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever the members own, shares add up to all resources, differ by at most one,
+// For any number of leases of each member, shares add up to all resources, differ by at most one,
 // and as few leases move as any even division allows.
 func TestShare(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -85,7 +85,7 @@ func (t *pooledTx) Rollback(ctx context.Context) error {
 }
 
 // A transaction that holds a connection never waits for another one: pools smaller than the
-// handlers at work cost time, and nothing else.
+// handlers at work cost time alone.
 func TestSmallPools(t *testing.T) {
 	for _, size := range []int{1, 2, 4} {
 		for _, order := range []lease.Order{lease.OrderKey, lease.OrderBlock, lease.OrderNone} {
@@ -120,7 +120,7 @@ func TestSmallPools(t *testing.T) {
 }
 
 // A message that is tried alone has its mark stored while others wait for it to end: none of them may
-// hold a connection meanwhile.
+// hold a connection in between.
 func TestSmallPoolsAfterCrashes(t *testing.T) {
 	for _, size := range []int{1, 2} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {

@@ -44,7 +44,7 @@ type Spec struct {
 	From From
 	// Capacity is how many resources this process owns at most; what no process has room
 	// for waits. Default 0, no bound; for PerStream 32. Streams are not shared out evenly:
-	// whoever has room takes them.
+	// a process with room takes them.
 	Capacity int
 	// Idle is how long a stream without work stays with its owner, unless others wait for
 	// its place. Default 5 s. It may stay a tenth longer: streams are given back together.

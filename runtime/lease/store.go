@@ -9,7 +9,7 @@ import (
 )
 
 // storer stores the progress of one consumer under one session: that of many leases in one
-// commit, each fenced by its epoch. What is handed over while a commit is under way is merged, by lease, into the
+// commit, each fenced by its epoch. Progress that is handed over while a commit is under way is merged, by lease, into the
 // next one, so the number of round trips does not grow with the resources.
 type storer struct {
 	*scope
@@ -56,7 +56,7 @@ func newStorer(x *scope, on storeEvents) *storer {
 	return st
 }
 
-// submit hands progress of h over. It does nothing after end.
+// submit hands progress of h over. It has no effect after end.
 func (st *storer) submit(h *holding, p backend.Progress, n counts) {
 	st.mu.Lock()
 	defer st.mu.Unlock()

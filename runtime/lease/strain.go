@@ -25,7 +25,7 @@ const (
 	strainedAtOnce = 2
 )
 
-// strain is what is known of a resource whose calls failed. Its zero value is nothing.
+// strain is what is known of a resource whose calls failed. Its zero value is no strain.
 type strain struct {
 	among    int           // to be asked for with at most so many in all; 0: no bound
 	halvings uint          // of what is asked for at once
@@ -62,7 +62,7 @@ func (s *strain) failed(n int, late bool) time.Duration {
 	return min(50*time.Millisecond<<min(s.failures, 16), restMost)
 }
 
-// passed notes that a call succeeded that took d. What made it succeed is kept until there is
+// passed notes that a call succeeded that took d. The settings that made it succeed are kept until there is
 // time to spare.
 func (s *strain) passed(d time.Duration) {
 	s.among, s.failures = 0, 0
@@ -78,7 +78,7 @@ func (s *strain) passed(d time.Duration) {
 }
 
 // together takes what one call is for from the head of a queue: at most so many, and none among more than it is to be
-// asked for with. add appends one, unless there is nothing to ask for.
+// asked for with. add appends one, unless it asks for no message.
 func together(queue *[]*holding, most int, among func(*holding) int, add func([]*holding, *holding) []*holding) (hs []*holding) {
 	for len(*queue) > 0 && len(hs) < most {
 		if n := among((*queue)[0]); n > 0 {

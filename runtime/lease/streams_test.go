@@ -157,7 +157,7 @@ func TestMessageDuringRetirement(t *testing.T) {
 				if p == phase && !retired {
 					retired = true
 					keyed(t, be, 1, 2, 1)
-					time.Sleep(20 * time.Millisecond) // the feed tells it meanwhile
+					time.Sleep(20 * time.Millisecond) // the feed tells it in between
 				}
 				return nil
 			})
@@ -333,7 +333,7 @@ func TestAnnouncedStreamThatFails(t *testing.T) {
 	})
 }
 
-// Whatever the application's Streams does, the process goes on and asks again.
+// If the application's Streams fails in any way, the process goes on and asks again.
 func TestStreamsThatFails(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		be := leasemem.New()
@@ -398,7 +398,7 @@ func TestAnnouncedStreamIsHandedOver(t *testing.T) {
 }
 
 // A stream that is done is retired, and not just released, though its process stops before
-// the backend has heard of that: nobody runs it again.
+// the backend has heard of that: no process runs it again.
 func TestStopRetiresWhatIsDone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		be := leasemem.New()

@@ -68,7 +68,7 @@ func (l *ledger) effect(consumer string, n int) {
 	count(l.effects, consumer, n)
 }
 
-// misbehave returns an error, panics, ends its goroutine, dawdles, or does nothing of
+// misbehave returns an error, panics, ends its goroutine, dawdles, or does none of
 // that. The same message misbehaves the same at each attempt of the same number.
 func misbehave(seed uint64, m lease.Message[note]) error {
 	r := rand.New(rand.NewPCG(seed, uint64(m.Payload.N)))

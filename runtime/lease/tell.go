@@ -10,30 +10,30 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// What a consumer tells its observer and its logger is handed over by goroutines of their own:
-// one that blocks or panics costs what it would have been told, never leases.
+// Goroutines of their own hand over lines and observations to a consumer's logger and observer:
+// one that blocks or panics loses what it would have got, and costs no lease.
 
 const (
-	tellAtMost  = 16 << 10        // what waits to be told; what comes on top is dropped and counted
-	tellPatient = 2 * time.Second // how long Run waits at its end for what is still to be told
+	tellAtMost  = 16 << 10        // items that wait to be handed over; those on top are dropped and counted
+	tellPatient = 2 * time.Second // how long Run waits at its end for the rest
 	tellPause   = time.Millisecond
 )
 
-// teller tells things in order, one at a time, in a goroutine that lives while there are some. What comes within a pause
-// after what it has told is told at its end, together: waking a processor for each message costs more than the message.
+// teller tells things in order, one at a time, in a goroutine that lives while there are some. Those that come within a pause
+// after the last ones are handed over at its end, together: waking a processor for each message costs more than the message.
 type teller[T any] struct {
 	tell   func(T)
 	room   func(T) int       // how many may wait, it included
-	counts func(T) counts    // what it counts, which is told though it is dropped
-	lossy  func(what losses) // tells of what was dropped
-	pause  time.Duration     // 0 for what has to be told though the process ends at once
+	counts func(T) counts    // what it counts, which is reported though it is dropped
+	lossy  func(what losses) // reports dropped ones
+	pause  time.Duration     // 0 for those to be handed over though the process ends at once
 
 	mu      sync.Mutex
 	waiting []T
 	dropped losses
-	idle    chan struct{} // closed when all is told; nil when nothing is being told
+	idle    chan struct{} // closed when all is handed over; nil when none is being handed over
 	hurry   chan struct{} // of capacity 1: ends a pause
-	flushed bool          // no more pauses until all is told
+	flushed bool          // no more pauses until all is handed over
 }
 
 // losses are what was dropped: how many, and what these counted.
@@ -62,7 +62,7 @@ func (t *teller[T]) add(x T) {
 
 func (t *teller[T]) run() { t.tellAll(nil, losses{}) }
 
-// rest lets things gather after some were told.
+// rest lets things gather after some were handed over.
 func (t *teller[T]) rest() {
 	t.mu.Lock()
 	flushed := t.flushed
@@ -112,7 +112,7 @@ func (t *teller[T]) tellAll(batch []T, dropped losses) {
 	}
 }
 
-// flush waits until all is told, up to d.
+// flush waits until all is handed over, up to d.
 func (t *teller[T]) flush(d time.Duration) {
 	t.mu.Lock()
 	idle := t.idle
@@ -180,7 +180,7 @@ type logLine struct {
 // newLogger returns a logger that hands its lines to a teller, which writes them to to.
 func newLogger(to *slog.Logger) (*slog.Logger, *teller[logLine]) {
 	write := func(l logLine) {
-		defer func() { _ = recover() }() // there is nothing left to tell it to
+		defer func() { _ = recover() }() // there is no other place to report it
 		_ = l.to.Handle(context.Background(), l.record)
 	}
 	all := func(logLine) int { return tellAtMost }

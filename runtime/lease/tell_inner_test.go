@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// What comes in quick succession wakes the goroutine that tells it once a millisecond, not once each: on a machine whose
+// Observations in quick succession wake the goroutine that tells them once a millisecond, not once each: on a machine whose
 // processors all work, waking one for each message costs more than the message.
 func TestWhatComesQuicklyIsToldTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

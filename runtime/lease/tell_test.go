@@ -16,7 +16,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// An observer that is slow, blocks, panics or ends its goroutine costs what it would have been told.
+// An observer that is slow, blocks, panics or ends its goroutine loses what it would have got.
 func TestObserversCostNoLeases(t *testing.T) {
 	for name, observe := range map[string]func(ctx context.Context){
 		"slow":   func(context.Context) { time.Sleep(12 * time.Second) },
@@ -43,7 +43,7 @@ func TestObserversCostNoLeases(t *testing.T) {
 					t.Errorf("stopping took %v", took)
 				}
 				release()
-				time.Sleep(time.Hour) // until the slow one has been told all
+				time.Sleep(time.Hour) // until the slow one has got all
 			})
 		})
 	}
@@ -107,7 +107,7 @@ func (enabled) Enabled(context.Context, slog.Level) bool { return true }
 
 func (h enabled) WithAttrs(as []slog.Attr) slog.Handler { return enabled{h.Handler.WithAttrs(as)} }
 
-// A message in the log or an observation that a loop waits for is told before Run returns, in order.
+// A message in the log or an observation that a loop waits for is handed over before Run returns, in order.
 func TestAllIsToldBeforeRunReturns(t *testing.T) {
 	be := leasemem.New()
 	publish(t, be, "x", 0, 500, nil)

@@ -7,7 +7,7 @@ import (
 )
 
 // Text is v as text, for the keys and ids that generated code reads: a nil pointer is
-// the empty text. Where MarshalText fails, Publish publishes nothing and returns the
+// the empty text. Where MarshalText fails, Publish publishes no message and returns the
 // error, and a message of a handler made with Once becomes a dead letter.
 func Text(v encoding.TextMarshaler) string {
 	if isNil(v) {

@@ -260,7 +260,7 @@ func TestMixedForms(t *testing.T) {
 	}
 }
 
-// A stop in the middle of a transaction commits what was handled, and nothing else.
+// A stop in the middle of a transaction commits what was handled alone.
 func TestStopInTheMiddleOfATransaction(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		be := leasemem.New()
@@ -285,7 +285,7 @@ func TestStopInTheMiddleOfATransaction(t *testing.T) {
 	})
 }
 
-// A handler that takes a transaction is told at once when the backend has another type.
+// A handler that takes a transaction is refused at once when the backend has another type.
 func TestForeignTransaction(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		be := leasemem.New()
@@ -301,7 +301,7 @@ func TestForeignTransaction(t *testing.T) {
 	})
 }
 
-// A transaction that a newer epoch fences changes nothing.
+// A transaction that a newer epoch fences has no effect.
 func TestFencedTransaction(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		be := leasemem.New()
@@ -321,7 +321,7 @@ func TestFencedTransaction(t *testing.T) {
 			return nil
 		})}, lease.WithObserver(&rec)))
 		eventually(t, "the loss", func() bool { return len(observed[operate.ObservedLoss](&rec)) == 1 })
-		// Nobody else has it after all: the backend counts it as this process's, which gives it back and takes it.
+		// No other process has it after all: the backend counts it as this process's, which gives it back and takes it.
 		eventually(t, "all committed", func() bool { return status(t, be).LagTotal == 0 })
 		e.are(t, 3)
 		if n := len(observed[operate.ObservedFenced](&rec)); n != 1 {

@@ -97,7 +97,7 @@ func TestUnknownKindsWaitForAnotherVersion(t *testing.T) {
 	}
 }
 
-// What nobody takes becomes a dead letter when its time is over, which neither handovers nor
+// A message that no process takes becomes a dead letter when its time is over, which neither handovers nor
 // restarts set back, and costs little until then.
 func TestUnknownKindsWaitTheirTime(t *testing.T) {
 	bubble(t, func(t *testing.T) {

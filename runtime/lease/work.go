@@ -33,7 +33,7 @@ import (
 // run_parked.go; run_careful.go finds the ones that kill their process.
 //
 // Locks are taken in the order owner.mu, streams.mu, runner.mu, storer.mu; the locks of the smaller parts come after owner.mu, and no
-// other lock is taken under them. What a part tells one before it, it tells without a lock of its own.
+// other lock is taken under them. A part calls one before it without a lock of its own.
 type work struct {
 	*scope
 	own   *owner
@@ -88,7 +88,7 @@ func (w *work) start(wg *sync.WaitGroup) {
 	}
 }
 
-// hear passes on news, and makes known what the backend may have to be told of.
+// hear passes on news, and makes known what the backend may have to learn.
 func (w *work) hear(n *backend.News) {
 	resources := w.resourcesIn(n)
 	if len(resources) == 0 {

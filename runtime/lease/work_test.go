@@ -15,7 +15,7 @@ import (
 )
 
 // moving is a backend whose reads pass over messages of others: they always say that
-// there may be more, and those that bring nothing move the cursor all the same.
+// there may be more, and those that bring none move the cursor anyway.
 type moving struct {
 	*leasemem.Backend
 	empty atomic.Int64 // reads without messages
@@ -55,7 +55,7 @@ func (b *moving) Commit(ctx context.Context, session, consumer string, ps []back
 	return b.Backend.Commit(ctx, session, consumer, mine)
 }
 
-// A read that finds nothing more must not store a cursor beyond messages that were
+// A read that finds no more must not store a cursor beyond messages that were
 // read before it and still wait for their turn.
 func TestCursorStaysBeforeMessagesThatWait(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -91,7 +91,7 @@ func TestCursorStaysBeforeMessagesThatWait(t *testing.T) {
 	})
 }
 
-// What a read brings for a lease that is just being released is dropped.
+// Messages read for a lease that is just being released are dropped.
 func TestReadDuringRelease(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		be := leasemem.New()

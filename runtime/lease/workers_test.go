@@ -90,7 +90,7 @@ func TestWorkers(t *testing.T) {
 }
 
 // Stops and failures that make workers of one resource end at different messages lose
-// nothing, let nothing be handled twice and keep the order of keys.
+// no message, let none be handled twice and keep the order of keys.
 func TestWorkersStop(t *testing.T) {
 	for _, order := range []lease.Order{lease.OrderKey, lease.OrderBlock, lease.OrderNone} {
 		t.Run(order.String(), func(t *testing.T) {

@@ -17,7 +17,7 @@ func (b *Backend) Commit(ctx context.Context, session, consumer string, progress
 	})
 }
 
-// commit applies the entries whose epoch is current and names the others. With an error nothing has changed.
+// commit applies the entries whose epoch is current and names the others. With an error no entry has changed.
 func (s *store) commit(session, consumer string, progress []backend.Progress, now time.Time) ([]string, error) {
 	fenced, err := s.Rows.Commit(session, consumer, progress, func(l *rows.Lease, p backend.Progress) {
 		s.endItems(consumer, l, p.Once, now)
@@ -36,7 +36,7 @@ func (b *Backend) FetchParked(ctx context.Context, req backend.ParkedRequest) (b
 }
 
 // Maintain drops expired and surplus dead letters, passed messages and sessions
-// that ended and own nothing. A segment of this log is one message.
+// that ended and own no lease. A segment of this log is one message.
 func (b *Backend) Maintain(ctx context.Context, consumers []backend.ConsumerInfo) (operate.MaintainReport, error) {
 	return call(ctx, b, "Maintain", func(s *store, now time.Time) (operate.MaintainReport, error) {
 		s.releaseDelayed(now)

@@ -11,7 +11,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/backend"
 )
 
-// idsKept is how long an event's id keeps out a second one.
+// idsKept is how long an event's id dedupes.
 const idsKept = 7 * 24 * time.Hour
 
 // outbox is what publishing keeps beside the log.

@@ -119,7 +119,7 @@ func (f *feed) Next(ctx context.Context) (backend.News, error) {
 	return f.drain()
 }
 
-// wait says for how long there will be nothing to report: until the next session
+// wait says for how long there will be no news: until the next session
 // or grace expires, at most a poll interval. It is 0 when there is news.
 func (f *feed) wait() time.Duration {
 	s := f.backend.store

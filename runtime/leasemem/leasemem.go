@@ -1,6 +1,6 @@
 // Package leasemem keeps sessions, leases and messages in the memory of one
 // process. It is the reference for what the other backends do, and serves
-// quickstarts and tests: nothing outlives the process, and nothing is shared
+// quickstarts and tests: no data outlives the process, and none is shared
 // with another one.
 //
 // A [Backend] is one process's handle on a storage. [Backend.Share] gives another
@@ -35,7 +35,7 @@ type Option func(*Backend)
 type Phase int
 
 const (
-	// Before the call has had an effect: an error means that nothing happened.
+	// Before the call has an effect: an error means that it had none.
 	Before Phase = iota
 	// After the call has had its effect: an error hides that, like a lost reply.
 	After
@@ -90,7 +90,7 @@ func (b *Backend) apply(opts []Option) {
 	b.around = backend.NewPublishing(b.middleware...)
 }
 
-// Check reports nothing: memory can always be used.
+// Check returns nil: memory can always be used.
 func (b *Backend) Check(ctx context.Context, consumers []backend.ConsumerInfo) error {
 	for _, c := range consumers {
 		if err := backend.CheckNames(c.Name); err != nil {

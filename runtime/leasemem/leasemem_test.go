@@ -127,7 +127,7 @@ func TestTheClockOfTheBackendJudges(t *testing.T) {
 	if err := a.Heartbeat(t.Context()); !errors.Is(err, backend.ErrSessionLost) {
 		t.Fatalf("got error %v, want ErrSessionLost", err)
 	}
-	now = now.Add(-time.Hour) // a clock that is set back revives nothing
+	now = now.Add(-time.Hour) // a clock that is set back revives no session
 	if err := a.Heartbeat(t.Context()); !errors.Is(err, backend.ErrSessionLost) {
 		t.Fatalf("got error %v, want ErrSessionLost", err)
 	}

@@ -26,7 +26,7 @@ type item struct {
 
 	session string // that began it; empty when its end is unknown
 	ref     backend.Ref
-	before  backend.OnceState // what its beginner was told
+	before  backend.OnceState // the answer to its beginner
 	asked   []string          // messages that became dead letters because its end is unknown
 }
 

@@ -18,7 +18,7 @@ func (b *Backend) Status(ctx context.Context) ([]operate.ConsumerStatus, error) 
 		all := s.Operator().Status()
 		for i := range all {
 			c := s.Consumers[all[i].Consumer]
-			for _, l := range s.unleased(c) { // nobody has asked for them yet
+			for _, l := range s.unleased(c) { // no process has asked for them yet
 				all[i].AddLag(s.Lag(c.ConsumerInfo, l))
 			}
 			for _, d := range s.outbox.delayed {
@@ -66,7 +66,7 @@ func (b *Backend) pause(ctx context.Context, op, name string, paused bool) error
 }
 
 // Forget deletes a consumer that no live handle is a member of, with its leases, cursors, parked messages and executed items, so
-// that the log need not be kept for it any longer. It refuses while there are dead letters. One that runs later begins anew.
+// that the log need not be kept for it any longer. It refuses while there are dead letters. One that runs later begins again.
 func (b *Backend) Forget(ctx context.Context, consumer string) error {
 	return do(ctx, b, "Forget", func(s *store, _ time.Time) error {
 		if err := s.Operator().Forget(consumer); err != nil {

@@ -78,7 +78,7 @@ func (b *Backend) Retire(ctx context.Context, session, consumer string, leases [
 // forgottenAfter is how long a stream must have been without work to be forgotten.
 const forgottenAfter = 24 * time.Hour
 
-// forgetStreams drops streams without work of which nothing is left, and returns how many.
+// forgetStreams drops streams without work of which no message is left, and returns how many.
 // The epoch of one that comes again is higher: it is at least the time.
 func (s *store) forgetStreams(c *rows.Consumer, now time.Time) (n int) {
 	if c.Per != backend.PerStream {

@@ -37,7 +37,7 @@ func maintain(t *testing.T, be *leasemem.Backend, infos ...backend.ConsumerInfo)
 	return r
 }
 
-// What readers of slots and streams have passed is dropped, and no more.
+// Messages that readers of slots and streams have passed are dropped, and no more.
 func TestTheLogForgetsWhatSlotsAndStreamsPassed(t *testing.T) {
 	be := leasemem.New(leasemem.WithSlots(8))
 	slots := backend.ConsumerInfo{Name: "p", Per: backend.PerPartition, Topics: []string{"*"}}
@@ -63,7 +63,7 @@ func TestTheLogForgetsWhatSlotsAndStreamsPassed(t *testing.T) {
 	}
 }
 
-// Streams of which nothing is left are forgotten after a day, and their epochs rise when
+// Streams of which no message is left are forgotten after a day, and their epochs rise when
 // they come again.
 func TestStreamsAreForgotten(t *testing.T) {
 	var off atomic.Int64

@@ -9,7 +9,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/backend"
 )
 
-// Tx is what handlers of the transaction form get on this backend. What is done
+// Tx is what handlers of the transaction form get on this backend. Work that is done
 // through it happens when the runtime commits, together with the move of the cursor, or
 // not at all. It is used by one goroutine.
 type Tx struct {
@@ -77,7 +77,7 @@ func (t *transaction) Commit(ctx context.Context, session, consumer string, p ba
 }
 
 // Lost is false: there is no connection to lose.
-// Intact has nothing to find: handlers cannot end the transaction.
+// Intact is always nil: handlers cannot end the transaction.
 func (t *transaction) Intact() error { return nil }
 
 func (t *transaction) Lost() bool { return false }

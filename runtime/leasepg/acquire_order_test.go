@@ -9,7 +9,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
-// What has been free longest is granted first, so that under a backlog no stream waits much longer than another.
+// The lease that has been free longest is granted first, so that under a backlog no stream waits much longer than another.
 func TestLongestFreeIsGrantedFirst(t *testing.T) {
 	be, _ := migrated(t)
 	info := backend.ConsumerInfo{Name: "c", Per: backend.PerStream, Topics: []string{"*"}}

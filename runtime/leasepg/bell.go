@@ -19,7 +19,7 @@ const (
 )
 
 // bell listens on one connection for all feeds of tables, so that a table costs none of its
-// own. It is connected while there is such a feed. What it tells is a hint.
+// own. It is connected while there is such a feed. Its notifications are hints.
 type bell struct {
 	*server
 	mu   sync.Mutex
@@ -116,7 +116,7 @@ func (l *bell) listen(ctx context.Context) {
 			return
 		}
 		if err != nil {
-			l.log.Warn("leasepg: listening for news failed, trying again; tables are polled meanwhile", "error", l.fail("listen", err))
+			l.log.Warn("leasepg: listening for news failed, trying again; tables are polled until then", "error", l.fail("listen", err))
 		}
 		select {
 		case <-time.After(bellAgain + rand.N(bellAgain/4)):

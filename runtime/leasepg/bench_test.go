@@ -63,7 +63,7 @@ func BenchmarkSurvey40k(b *testing.B) {
 }
 
 // BenchmarkDrain reads and commits a backlog 500 messages at a time: through the whole
-// runtime with a handler that does nothing, through the backend's methods alone, and as a
+// runtime with a handler that returns at once, through the backend's methods alone, and as a
 // bare pgx loop would, and reports the ratios to that. The bar is 0.6.
 func BenchmarkDrain(b *testing.B) {
 	const backlog, batch = 500_000, 500

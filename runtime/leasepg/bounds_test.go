@@ -145,7 +145,7 @@ func TestLateCostsWhatIsLate(t *testing.T) {
 			read, _ := drainAll(t, be, c, session, grants, 1000)
 			kit.Equal(t, "read beside them", len(read), topics)
 			burn(t, pool, transactions)
-			// What a read that took long would have stored: a higher x is right, too.
+			// The position that a long read would have stored: a higher x is right, too.
 			exec(t, pool, "UPDATE leasegen.lease SET x = pg_current_xact_id() WHERE x IS NOT NULL")
 			for _, tx := range open {
 				kit.OK(t, tx.Commit(t.Context()))
@@ -185,7 +185,7 @@ func TestLateCostsWhatIsLate(t *testing.T) {
 }
 
 // TestFarApart: when more transactions began in the middle of a read than can be listed, what was late
-// is found all the same.
+// is found anyway.
 func TestFarApart(t *testing.T) {
 	for _, c := range []backend.ConsumerInfo{topical, sliced, keyedStreams, grouped} {
 		t.Run(c.Per.String(), func(t *testing.T) {

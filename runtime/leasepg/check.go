@@ -127,7 +127,7 @@ func (ch *checker) check(ctx context.Context, conn *pgx.Conn) error {
 	}
 	if o.Recorded != o.Actual {
 		return fmt.Errorf("leasepg: schema %s was restored from another cluster (system identifier %d, here %d), whose transaction ids "+
-			"mean nothing here: stop its users and run SELECT %s.restamp() as its owner", name, o.Recorded, o.Actual, ch.schema.ident())
+			"have no meaning here: stop its users and run SELECT %s.restamp() as its owner", name, o.Recorded, o.Actual, ch.schema.ident())
 	}
 	return ch.detectPooler(ctx, conn)
 }

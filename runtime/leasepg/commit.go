@@ -27,7 +27,7 @@ func (cs *commits) Commit(ctx context.Context, session, consumer string, progres
 	return fenced, nil
 }
 
-// errOvertaken: the lease is held and has stored later progress, so this one changed nothing.
+// errOvertaken: the lease is held and has stored later progress, so this one had no effect.
 var errOvertaken = errors.New("later progress of the lease has been stored")
 
 // commit stores progress. mark is that of a handler's transaction, or empty.
@@ -132,7 +132,7 @@ func (cs *commits) commit(ctx context.Context, on database, mark, session, consu
 	if once != nil {
 		steps = append(steps, once)
 	}
-	// What else goes with progress joins here: its statements see the leases locked, and
+	// Other writes of the same progress join here: its statements see the leases locked, and
 	// have to leave out those whose lease has another epoch, session or seq.
 	err = cs.pipeline(ctx, on, steps...)
 	if errors.Is(err, backend.ErrSessionLost) {

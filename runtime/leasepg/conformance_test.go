@@ -104,7 +104,7 @@ func exec(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 		_, err := pool.Exec(context.Background(), sql, args...)
 		var refused *pgconn.PgError
 		if errors.As(err, &refused) && refused.Code == "40P01" {
-			continue // DDL met a reader that took its locks in another order; nothing of it was done
+			continue // DDL met a reader that took its locks in another order; no part of it was done
 		}
 		if err != nil {
 			t.Fatalf("%s: %v", sql, err)

@@ -12,7 +12,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
-// What docs/sizing.md adds up: the connections of a process beside its pool do not depend on the number of consumers and resources.
+// The sum in docs/sizing.md: the connections of a process beside its pool do not depend on the number of consumers and resources.
 func TestConnectionsOfAProcess(t *testing.T) {
 	t.Parallel()
 	type group struct {

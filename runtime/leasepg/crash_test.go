@@ -231,7 +231,7 @@ func TestServerRestartKillsNobody(t *testing.T) {
 				return pool.QueryRow(t.Context(), "SELECT leasegen.incarnation()").Scan(&now) == nil && now != before
 			})
 			kit.Eventually(t, "the near session is back", func() bool { return near.Session.Heartbeat(t.Context()) == nil })
-			// Who lives by the lock alone is dead: somebody may lead by now.
+			// A session that lives by the lock alone is dead: somebody may lead by now.
 			kit.Eventually(t, "the leader is found dead", func() bool { return state(t, pool, leader) == "dead" })
 			kit.Equal(t, "taken from the leader", len(near.As(led).Acquires(1)), 1)
 			time.Sleep(1500 * time.Millisecond) // the near session looks all the time
@@ -245,8 +245,8 @@ func TestServerRestartKillsNobody(t *testing.T) {
 	}
 }
 
-// Who is cut off from the server is found by its broken connection; when it comes back it is
-// told that it was given up.
+// A process that is cut off from the server is found by its broken connection; when it comes back it
+// learns that it was given up.
 func TestCutOff(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
@@ -297,7 +297,7 @@ func TestManyDeaths(t *testing.T) {
 	kit.Equal(t, "sessions that live", query[int](t, pool, "SELECT count(*) FROM leasegen.session WHERE state = 'live'"), len(alive))
 }
 
-// Sessions that have ended, one way or the other, leave nothing behind: no goroutine, no
+// Sessions that have ended, one way or the other, leave no trace: no goroutine, no
 // connection, no lock.
 func TestSessionsLeaveNothing(t *testing.T) {
 	be, pool := migrated(t)
@@ -339,7 +339,7 @@ func TestSilentProcessLetsGo(t *testing.T) {
 	kit.Eventually(t, "it is dead", func() bool { return state(t, pool, id) == "dead" })
 }
 
-// Watching writes nothing and reads what is said.
+// Watching writes no rows and reads what is said.
 func TestCostOfWatching(t *testing.T) {
 	t.Parallel()
 	pool := open(t, pgtest.Start(t).DB("cost"))
@@ -356,7 +356,7 @@ func TestCostOfWatching(t *testing.T) {
 		return
 	}
 	x0 := query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
-	exec(t, pool, "SELECT pg_sleep(12)") // a connection tells of the last that it did ten seconds after it fell idle
+	exec(t, pool, "SELECT pg_sleep(12)") // a connection reports its last work ten seconds after it fell idle
 	counts()
 	n0, at := counts(), time.Now()
 	own := int64(0) // statements of this test

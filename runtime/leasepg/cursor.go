@@ -18,7 +18,7 @@ import (
 //   - among the transactions that snap lists as running, or
 //   - from snap's upper bound on, below x,
 //
-// which are a handful of transactions, mostly without messages. Nothing ever waits for
+// which are a handful of transactions, mostly without messages. No read ever waits for
 // other transactions to end.
 type cursor struct {
 	pos  int64  // every message up to here that snap shows has been read

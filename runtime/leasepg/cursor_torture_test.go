@@ -35,7 +35,7 @@ const (
 // fact is the payload of a message under torture.
 type fact struct {
 	N int64 // unique
-	// Cause had been committed when the transaction of this message began; 0 if nothing had.
+	// Cause had been committed when the transaction of this message began; 0 if none had.
 	Cause int64
 }
 
@@ -157,7 +157,7 @@ func (r *reading) add(t *testing.T, m backend.Raw, causes bool) {
 }
 
 // read reads until the writers have ended and everything they committed is there, or
-// nothing has come for a while.
+// no message has come for a while.
 func (r *reading) read(writing context.Context, more func() int) {
 	idle, empty := time.Now(), 0
 	for empty < 10 || time.Since(idle) < 500*time.Millisecond {
@@ -300,8 +300,8 @@ func tortureTime() time.Duration {
 
 func asWritten(s string) string { return s }
 
-// TestCursorTorture: nothing is lost, nothing comes twice, nothing comes before its cause,
-// and nothing waits for transactions that are still open.
+// TestCursorTorture: no message is lost, none comes twice, none comes before its cause,
+// and none waits for transactions that are still open.
 // LEASEGEN_TORTURE=5m makes it run longer than its 8 s.
 func TestCursorTorture(t *testing.T) {
 	be, pool := tortured(t, asWritten)

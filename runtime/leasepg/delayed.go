@@ -15,7 +15,7 @@ const (
 )
 
 // nextDelayed is a step that tells how long until a delayed event is due: never below
-// that, and negative when there is none. It probes an index once, and writes nothing.
+// that, and negative when there is none. It probes an index once, and writes no rows.
 func nextDelayed(ctx context.Context, next *time.Duration) step {
 	return func(q *leasedb.Queries) error {
 		micros, err := q.NextDelayed(ctx)

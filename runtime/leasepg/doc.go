@@ -1,6 +1,6 @@
 // Package leasepg is the PostgreSQL backend, for PostgreSQL 14 or newer.
 //
-// What it guarantees, as long as there is one writable primary with fsync on:
+// Its guarantees, as long as there is one writable primary with fsync on:
 //
 //   - A committed message is read by every consumer that matches its topic, however
 //     late its transaction commits, and is read once per position of the cursor.
@@ -13,7 +13,7 @@
 //     last epoch by more than the failover took.
 //   - A session that has been declared dead stays dead.
 //
-// What it does not: exactly one handler running in real time while a process is paused
+// It does not guarantee: exactly one handler running in real time while a process is paused
 // (check the epoch where that matters), the same order as real time between concurrent
 // transactions, and grants that survive failover to an asynchronous standby.
 //
@@ -32,7 +32,7 @@
 //	CREATE SCHEMA leasegen AUTHORIZATION lg_owner;
 //	-- as lg_owner: leasegen migrate, then the grants for lg_app
 //
-// What needs more, adding and dropping partitions of the log and forgetting ended
+// Work that needs more rights, adding and dropping partitions of the log and forgetting ended
 // sessions, goes through functions that run with the owner's rights and a fixed search_path.
 //
 // # Retention

@@ -36,7 +36,7 @@ func estranged(err error) error {
 // noStatement is the code of errors that a prepared statement does not exist.
 const noStatement = "26000"
 
-// noPrepared is the fix for the one thing that a pool must be told behind such a pooler.
+// noPrepared is the fix for the one setting that a pool needs behind such a pooler.
 const noPrepared = "a transaction pooler that keeps no prepared statements is in between: add default_query_exec_mode=exec to the DSN"
 
 // code is the SQLSTATE of a refusal by the server, through pgx or another driver; empty for other errors.

@@ -35,7 +35,7 @@ func ReleaseDelayed(ctx context.Context, b *Backend) error {
 // Sent is what is sent to the server for a statement as it was compiled.
 func Sent(sql string) string { return newSchema(defaultSchema).statement(sql) }
 
-// TellHeldBackAfter sets how old a transaction is before it is told of.
+// TellHeldBackAfter sets how old a transaction is before it is reported.
 func TellHeldBackAfter(b *Backend, d time.Duration) { b.heldBackAfter = d }
 
 // RowsOf is what reads rows of an application's table.

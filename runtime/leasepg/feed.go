@@ -23,7 +23,7 @@ const (
 	pollLeast  = 2 * time.Millisecond   // between polls right after news
 	pollRest   = 100 * time.Millisecond // at most, while a server that is late gets time: a poll has a third of it
 	pollMost   = 3 * time.Second        // when idle
-	ownerPoll  = 10 * time.Second       // of sessions that died: nobody notifies of that
+	ownerPoll  = 10 * time.Second       // of sessions that died: no process notifies of that
 	pollPooled = 500 * time.Millisecond // when idle behind a pooler, where no notification arrives
 	ownPooled  = time.Second
 
@@ -138,7 +138,7 @@ func (f *feed) Next(ctx context.Context) (backend.News, error) {
 	var news backend.News
 	err := func() error {
 		if f.conn == nil || f.conn.IsClosed() {
-			// What was notified meanwhile is lost: look at everything.
+			// Notifications in between are lost: look at all leases.
 			if err := f.open(ctx); err != nil {
 				return err
 			}
@@ -184,7 +184,7 @@ func (f *feed) forget() {
 }
 
 // schedule sets the time of the next poll: soon when there was something to read, and ever
-// later while there is nothing.
+// later while there is none.
 func (f *feed) schedule(news *backend.News) {
 	if len(news.Topics)+len(news.Resources) > 0 || news.Parked && !f.rd.pooled.Load() {
 		f.wait = max(pollLeast, f.rest)
@@ -286,7 +286,7 @@ func (f *feed) poll(ctx context.Context, news *backend.News) error {
 				news.Ownership = true
 			}
 			f.members, f.free = w.Members, w.Free
-			// Nobody tells of replayed messages here.
+			// No process reports replayed messages here.
 			news.Parked = news.Parked || f.rd.pooled.Load()
 			return nil
 		})
@@ -297,8 +297,8 @@ func (f *feed) poll(ctx context.Context, news *backend.News) error {
 	return f.rd.pipeline(ctx, f.conn, steps...)
 }
 
-// release moves delayed events into the log when they may be due. That it fails holds up
-// nothing else.
+// release moves delayed events into the log when they may be due. A failure holds up
+// no other work.
 func (f *feed) release(ctx context.Context) {
 	if f.delayed < 0 || time.Now().Before(f.due) {
 		return

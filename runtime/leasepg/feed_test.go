@@ -44,7 +44,7 @@ func TestFeedReadsTheLogAmidOwnershipNews(t *testing.T) {
 	}
 }
 
-// The end of a session that held leases is told at once, and not found by looking.
+// The end of a session that held leases is reported at once, and not found by looking.
 func TestFeedIsToldOfASessionThatCloses(t *testing.T) {
 	be, _ := migrated(t)
 	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1)))
@@ -53,7 +53,7 @@ func TestFeedIsToldOfASessionThatCloses(t *testing.T) {
 	kit.Equal(t, "acquired", len(id.Acquires(9)), 1)
 	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
-	for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); { // what was told before
+	for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); { // earlier reports
 		kit.Must[backend.News](t)(feed.Next(t.Context()))
 	}
 	kit.OK(t, id.Session.Close(t.Context()))

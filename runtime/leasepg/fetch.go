@@ -77,7 +77,7 @@ func (c *captured) Query(_ context.Context, sql string, args ...any) (pgx.Rows, 
 func (c *captured) QueryRow(context.Context, string, ...any) pgx.Row { return collectedRow{} }
 
 // readLog runs one of the reads of sqlc/queries/log.sql and shares its rows out to reads.
-// What goes beyond fetchBytes is left for the next read.
+// Rows beyond fetchBytes are left for the next read.
 func (rd *reader) readLog(ctx context.Context, query func(q *leasedb.Queries) error, reads []read, head func(position)) (err error) {
 	var c captured
 	if err := query(rd.queries(&c)); !errors.Is(err, errCollected) {
@@ -200,7 +200,7 @@ func (rd *reader) fetchLog(ctx context.Context, req backend.FetchRequest, what *
 		if len(out.Messages) > 0 || !out.More || attempt == scanAttempts {
 			return patterns, nil
 		}
-		c = out.Next.(*cursor) // nothing for this consumer so far
+		c = out.Next.(*cursor) // no message for this consumer so far
 	}
 }
 

@@ -96,10 +96,10 @@ type many struct {
 func (rd *reader) newMany(ctx context.Context, req backend.FetchRequest, what *reading) (*many, []read, error) {
 	m := &many{
 		consumer: req.Consumer.Name, per: req.Consumer.Per, maxPayload: int32(req.MaxPayload), every: what.every, likes: what.likes, span: slotSpan, upto: math.MaxInt64, far: slotJump,
-		items: []int32{}, names: []string{}, positions: []int64{}, limits: []int64{}, // nil would be NULL, of which unnest makes nothing, too
+		items: []int32{}, names: []string{}, positions: []int64{}, limits: []int64{}, // nil would be NULL, of which unnest makes no rows, too
 	}
 	if m.every {
-		m.span = math.MaxInt64 / 2 // nothing to pass over
+		m.span = math.MaxInt64 / 2 // no gap to pass over
 	}
 	reads, late, err := rd.inQuestion(ctx, rd.ledgers.get(m.per), rd.askLog(m.per), m.per != backend.PerPartition, req)
 	if err != nil {

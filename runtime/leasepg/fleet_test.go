@@ -43,7 +43,7 @@ func TestANewConsumerInOldStatistics(t *testing.T) {
 	}
 }
 
-// What each process asks once a second, and at each handover, takes milliseconds with 40,000
+// The queries of each process once a second, and at each handover, take milliseconds with 40,000
 // leases: no statement is compiled by the server, which takes longer than all of them.
 func TestFleetOf40000(t *testing.T) {
 	t.Parallel()

@@ -7,9 +7,9 @@ import (
 
 // Forget deletes a consumer that no live process is a member of, with its leases, cursors,
 // parked messages and executed items, so that the log need not be kept for it any longer: one
-// that was renamed, say. It refuses while there are dead letters; replay or purge them first.
-// It takes the role that migrated, and no program of the consumer may start meanwhile. One that
-// runs later begins anew.
+// that was renamed, for example. It refuses while there are dead letters; replay or purge them first.
+// It takes the role that migrated, and no program of the consumer may start in between. One that
+// runs later begins again.
 func (op *operator) Forget(ctx context.Context, consumer string) error {
 	n, err := op.queries(op.pool).ForgetConsumer(ctx, consumer)
 	if err != nil {

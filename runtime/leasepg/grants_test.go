@@ -24,7 +24,7 @@ func refusedFor(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
 	}
 }
 
-// TestGrantsReachNoFurther: with all documented grants a role can fence nobody's successor, delete nothing that is
+// TestGrantsReachNoFurther: with all documented grants a role can fence no successor, delete no row that is
 // unread, and make no more partitions than are soon used.
 func TestGrantsReachNoFurther(t *testing.T) {
 	t.Parallel()
@@ -89,7 +89,7 @@ func TestGrantsReachNoFurther(t *testing.T) {
 }
 
 // TestNarrowGrants: a role that publishes only, and one that consumes only, do that with what Grants gives them,
-// and nothing of the other's.
+// and no rows of the other.
 func TestNarrowGrants(t *testing.T) {
 	c := distrustful(t)
 	role := func(rights leasepg.Rights) (*leasepg.Backend, *pgxpool.Pool) {

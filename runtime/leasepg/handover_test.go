@@ -146,7 +146,7 @@ func TestStandbyHasRehearsed(t *testing.T) {
 			owner := kit.Join(t, be, info, time.Hour)
 			for len(owner.Acquires(1000)) > 0 {
 			}
-			pool.Reset() // another connection, which has run nothing
+			pool.Reset() // another connection, which has run no statement
 			a.Surveys()
 			rehearsed := prepared(t, pool)
 			for name, n := range map[string]int64{"AcquireLeases": 6, "GrantedLanes": 6, "Horizon": 6, readBy[info.Per]: 1} {

@@ -24,10 +24,10 @@ import (
 // Raised by leasegen.expect.
 const (
 	foreignHistory = "LG001"
-	notTheHandlers = "LG002" // the transaction is no more the one that was begun for a handler
+	notTheHandlers = "LG002" // the transaction is not the one that was begun for a handler
 )
 
-// horizon is how far a server has got: nothing that it gave lies beyond.
+// horizon is how far a server has got: no id that it gave lies beyond.
 type horizon struct {
 	history string
 	xmax    uint64 // of a snapshot: xids from here on have not been given
@@ -131,7 +131,7 @@ func (ss *sessions) estrangeNamed(reason error, id string) {
 }
 
 // rescue looks at leases just granted. One whose stored cursor is from the future was written on
-// another server, and nothing tells what of the log it has passed here: it begins again at
+// another server, and its progress in this log is unknown: it begins again at
 // the beginning, durably, before anyone reads on.
 func (o *owner) rescue(ctx context.Context, on sender, session, consumer string, h horizon, grants []backend.Grant) error {
 	var ahead []string
@@ -179,7 +179,7 @@ func (sv *server) tellSetBack(consumer string, resources []string, from, to int6
 	if len(resources) == 0 {
 		return
 	}
-	sv.log.Warn("leasepg: positions were taken back, so that nothing is passed over", "consumer", consumer, "resources", len(resources),
+	sv.log.Warn("leasepg: positions were taken back, so that no message is skipped", "consumer", consumer, "resources", len(resources),
 		"one_of_them", resources[0], "from", from, "to", to, "reason", reason)
 	if sv.observer == nil {
 		return
@@ -191,7 +191,7 @@ func (sv *server) tellSetBack(consumer string, resources []string, from, to int6
 
 // takeBack answers for the items whose cursors have passed positions that were given out again,
 // because the sequence, or with it the table, was set back. Each goes on with what its snapshot did not
-// show, wherever that stands, and so nothing is read twice.
+// show, wherever that stands, and so none is read twice.
 func (rd *reader) takeBack(ctx context.Context, t *tableSource, req backend.FetchRequest, h horizon, suspects []int, reads []read, out []backend.Fetched) error {
 	if len(suspects) == 0 {
 		return nil

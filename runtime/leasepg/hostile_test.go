@@ -100,7 +100,7 @@ func TestNothingResolvesOutsidePgCatalog(t *testing.T) {
 	public, pool := open(t, dsn), open(t, dsn+"&search_path=pg_catalog") // the test's own statements are not to be caught
 	conn := kit.Must[*pgxpool.Conn](t)(public.Acquire(t.Context()))
 	defer conn.Release()
-	// What is called anywhere: every word before a parenthesis.
+	// Names called anywhere: every word before a parenthesis.
 	called := map[string]bool{}
 	for _, sql := range all {
 		for i, part := range strings.Split(sql, "(") {
@@ -131,7 +131,7 @@ func TestNothingResolvesOutsidePgCatalog(t *testing.T) {
 	for name, sql := range all {
 		sql := leasepg.Sent(sql)
 		if block := performs.FindAllStringSubmatch(sql, -1); strings.Contains(sql, "DO $$") && len(block) == 1 {
-			sql = "SELECT " + block[0][1] // it cannot be prepared, and does nothing else
+			sql = "SELECT " + block[0][1] // it cannot be prepared, and has no other part
 		}
 		_, err := conn.Exec(t.Context(), "PREPARE probed AS "+sql)
 		if err != nil {
@@ -176,7 +176,7 @@ func TestNothingResolvesOutsidePgCatalog(t *testing.T) {
 	}
 }
 
-// TestRetriesAreNotMoved: with CREATE on public, and nothing on leasegen's schema, another role makes the operators that
+// TestRetriesAreNotMoved: with CREATE on public, and no rights on leasegen's schema, another role makes the operators that
 // times are calculated with, and retries would wait for a thousand years.
 func TestRetriesAreNotMoved(t *testing.T) {
 	c := distrustful(t)

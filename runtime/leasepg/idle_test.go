@@ -15,7 +15,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
-// A process that has nothing to do reads at most once a second, at the default TTL, whether it owns something or stands by.
+// A process that has no work reads at most once a second, at the default TTL, whether it owns something or stands by.
 func TestCostOfIdling(t *testing.T) {
 	t.Parallel()
 	_, m := measuredDB(t, measured(t), "idle")

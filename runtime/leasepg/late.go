@@ -159,7 +159,7 @@ func (l *ledger) narrow(ctx context.Context, history string, questions []questio
 	return nil
 }
 
-// sift drops from questions what is known to be in vain. It returns the transactions of which nothing
+// sift drops from questions what is known to be in vain. It returns the transactions of which none
 // is known, and how many pairs of a resource and a transaction are left.
 func sift(all []uint64, questions []question, answers map[uint64]*wrote) (unknown []uint64, pairs int) {
 	for i := range questions {

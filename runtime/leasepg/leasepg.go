@@ -55,8 +55,8 @@ func WithSchema(name string) Option { return func(o *options) { o.schema = name 
 // WithLogger sets the logger. Default slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
 
-// WithObserver sets who is told of what the backend itself does, see operate.ObservedSetBack.
-// Default nobody.
+// WithObserver sets the observer of what the backend itself does, see operate.ObservedSetBack.
+// Default none.
 func WithObserver(o operate.Observer) Option { return func(to *options) { to.observer = o } }
 
 // WithPublishMiddleware puts middleware around publishing, by the backend and in callers' transactions, the first outermost.

@@ -14,7 +14,7 @@ import (
 )
 
 // Moving the cursor of a drainer takes its lease away while its process lives. Its advisory
-// lock must go with it, or it would keep out whoever's turn is next until a TTL has passed.
+// lock must go with it, or it would block the next leader until a TTL has passed.
 func TestMovedCursorFreesTheAdvisoryLock(t *testing.T) {
 	t.Parallel()
 	be, _ := migrated(t)

@@ -233,7 +233,7 @@ func TestAdvisoryContention(t *testing.T) {
 					return
 				}
 				for _, g := range gs {
-					// The one before has ended its term: nobody else is in office.
+					// The one before has ended its term: no other process is in office.
 					tag, err := pool.Exec(context.Background(), `INSERT INTO term (epoch)
 						SELECT $1 WHERE NOT EXISTS (SELECT FROM term WHERE ended IS NULL OR epoch >= $1)`, g.Epoch)
 					if err != nil || tag.RowsAffected() != 1 {
@@ -285,7 +285,7 @@ func TestFortyLeaderships(t *testing.T) {
 	}
 }
 
-// A key that somebody else holds is told once, with who it is, and nobody leads meanwhile.
+// A key that somebody else holds is reported once, with its holder, and no process leads in between.
 func TestSquattedKey(t *testing.T) {
 	t.Parallel()
 	pool := open(t, pgtest.DB(t))
@@ -321,7 +321,7 @@ func TestSquattedKey(t *testing.T) {
 	kit.Equal(t, "lines", strings.Count(log.String(), "\n"), 1)
 }
 
-// Behind a transaction pooler nothing could hold the lock: refused in one line.
+// Behind a transaction pooler no session could hold the lock: refused in one line.
 func TestAdvisoryBehindPooler(t *testing.T) {
 	t.Parallel()
 	direct := open(t, pgtest.DB(t))

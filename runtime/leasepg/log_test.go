@@ -17,7 +17,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// drain reads a resource batch by batch, committing each, until nothing is left.
+// drain reads a resource batch by batch, committing each, until none is left.
 func drain(t testing.TB, be *leasepg.Backend, c backend.ConsumerInfo, session string, g backend.Grant, limit int) (ids []string, at backend.Cursor) {
 	t.Helper()
 	at = g.Cursor
@@ -133,7 +133,7 @@ func TestSelectiveReader(t *testing.T) {
 	}
 }
 
-// TestBytesBound: a batch of large payloads is cut, and nothing is lost by that.
+// TestBytesBound: a batch of large payloads is cut, and no message is lost by that.
 func TestBytesBound(t *testing.T) {
 	t.Parallel()
 	be, _ := migrated(t)

@@ -20,13 +20,13 @@ const (
 	restedFor   = 24 * time.Hour
 )
 
-// What is to be done once for the whole fleet is done by the process that did it last; by another
+// Work that is done once for the whole fleet stays with the process that did it last; by another
 // one when that has not done it for choreEvery, which is more than the runtime's pause.
 const choreEvery = 75 * time.Second
 
 const (
 	dropsAtOnce   = 100
-	heldBackLong  = time.Hour // a transaction that keeps the log from being shortened is told of from then on
+	heldBackLong  = time.Hour // a transaction that keeps the log from being shortened is reported from then on
 	heldBackAgain = time.Hour
 )
 
@@ -102,7 +102,7 @@ func (k *keeper) Maintain(ctx context.Context, consumers []backend.ConsumerInfo)
 		if log, err = mine(q, "log"); err != nil || !log {
 			return err
 		}
-		buried, err := q.BuryExpired(ctx) // those that owned nothing: nobody else looks at them
+		buried, err := q.BuryExpired(ctx) // those that owned no lease: no other process looks at them
 		if err != nil {
 			return err
 		}
@@ -201,7 +201,7 @@ func (k *keeper) forgetStreams(ctx context.Context) (int, error) {
 }
 
 // HeldBack names the transaction that keeps the log from being shortened, and says for how long it has been open;
-// nothing for one that is not old. It may be in another database, which the operator of this one does not look at.
+// it returns none for one that is not old. It may be in another database, which the operator of this one does not look at.
 func (k *keeper) HeldBack(ctx context.Context) (transaction string, open time.Duration, err error) {
 	h, err := k.queries(k.pool).HeldBack(ctx)
 	if open = time.Duration(h.Seconds) * time.Second; err != nil || h.What == "" || open < k.heldBackAfter {

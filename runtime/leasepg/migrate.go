@@ -65,7 +65,7 @@ type beginner = interface {
 const pinned = "SET LOCAL search_path = pg_catalog, pg_temp"
 
 // Migrate, on a pool or a connection, brings the schema to this program's version, in one transaction, and returns
-// the names of the migrations it applied; none when there was nothing to do, or when the schema is
+// the names of the migrations it applied; none when there was no work, or when the schema is
 // newer and serves this program, too. Replicas may race: one applies, the others wait for it. A statement that would have to wait for a
 // lock of a running program for more than five seconds fails, and with it the migration.
 func Migrate(ctx context.Context, db beginner, opts ...Option) (applied []string, err error) {
@@ -226,7 +226,7 @@ const (
 )
 
 // WithRights narrows what [Grants] gives. A role that only publishes can read no message and touch no lease; one
-// that only consumes can append nothing to the log but delayed events that are due.
+// that only consumes can append only delayed events that are due.
 func WithRights(r Rights) Option { return func(o *options) { o.rights = r } }
 
 // Grants returns the statements that give role what an application needs, and no more:

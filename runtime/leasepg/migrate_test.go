@@ -146,7 +146,7 @@ func roles(t *testing.T) (owner, app *pgxpool.Pool) {
 }
 
 // TestRoles: an owner without rights on the database migrates; the application's role does
-// all that the runtime does, and nothing worse.
+// all that the runtime does, and no more.
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	owner, app := roles(t)
@@ -238,7 +238,7 @@ func TestNewerSchemaServes(t *testing.T) {
 	}
 }
 
-// TestCheck: what makes a database unusable is told in one line that names the fix.
+// TestCheck: a fault that makes a database unusable is reported in one line that names the fix.
 func TestCheck(t *testing.T) {
 	files := kit.Must[[]string](t)(filepath.Glob("migrations/*.sql"))
 	latest := strconv.Itoa(kit.Must[int](t)(strconv.Atoi(filepath.Base(files[len(files)-1])[:4])))
@@ -299,7 +299,7 @@ func TestCheck(t *testing.T) {
 }
 
 // TestRestamp: a copy restored from another cluster, where xids had got further, loses
-// nothing and repeats nothing.
+// no message and repeats none.
 func TestRestamp(t *testing.T) {
 	be, pool := migrated(t)
 	tx := kit.Must[pgx.Tx](t)(pool.Begin(t.Context()))

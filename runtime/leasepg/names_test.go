@@ -10,7 +10,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// What is stored under names that are refused by now can be seen, paused and forgotten.
+// Data under names that are refused by now can be seen, paused and forgotten.
 func TestNamesThatAreRefusedCanBeForgotten(t *testing.T) {
 	be, pool := migrated(t)
 	kit.OK(t, be.Register(t.Context(), backend.ConsumerInfo{Name: "c", Per: backend.PerTopic, Topics: []string{"*"}}, []string{"x"}))

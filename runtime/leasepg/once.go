@@ -36,7 +36,7 @@ func (cs *commits) StartOnce(ctx context.Context, session, consumer string, ref 
 }
 
 // endOnce is the step of a commit that tells how executions have ended; nil when there is
-// nothing to tell.
+// none.
 func endOnce(ctx context.Context, session, consumer string, progress []backend.Progress) (step, error) {
 	p := leasedb.EndOnceParams{Consumer: consumer, Session: session}
 	for i := range progress {

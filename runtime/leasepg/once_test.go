@@ -21,7 +21,7 @@ func TestStartOnceAfterTakeover(t *testing.T) {
 	stale := old.Acquires(1)[0]
 	next := kit.Join(t, be, topical, time.Hour)
 
-	// What the next owner notes, kept open until it has the lease.
+	// The note of the next owner, kept open until it has the lease.
 	tx := kit.Must[pgx.Tx](t)(pool.Begin(t.Context()))
 	defer func() { _ = tx.Rollback(context.Background()) }()
 	_, err := tx.Exec(t.Context(), "INSERT INTO leasegen.once (consumer, key, done, session, resource, epoch) VALUES ($1, 'i', false, $2, 'x', 0)", topical.Name, next.ID)

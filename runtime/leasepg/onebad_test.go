@@ -56,7 +56,7 @@ func raw(sql string) func(context.Context, pgx.Tx) error {
 }
 
 // TestTransactionsThatHandlersSpoil: whatever a handler does to its transaction by SQL of its own, returning nil, its message is a dead
-// letter in the end, its neighbours' effects happen exactly once, and nothing that it wrote outlives a transaction that it did not commit.
+// letter in the end, its neighbours' effects happen exactly once, and none of its writes outlives a transaction that it did not commit.
 func TestTransactionsThatHandlersSpoil(t *testing.T) {
 	t.Parallel()
 	c := distrustful(t)
@@ -120,8 +120,8 @@ func TestTransactionsThatHandlersSpoil(t *testing.T) {
 	}
 }
 
-// TestConnectionsWithoutTheirStatements: a handler that deallocates what pgx has prepared, and fails or not, costs
-// the messages that come next on that connection nothing.
+// TestConnectionsWithoutTheirStatements: a handler that deallocates what pgx has prepared, and fails or not, does
+// not harm the messages that come next on that connection.
 func TestConnectionsWithoutTheirStatements(t *testing.T) {
 	be, pool := migrated(t)
 	exec(t, pool, "CREATE TABLE effect (n int)")
@@ -206,7 +206,7 @@ func TestForeignWriter(t *testing.T) {
 		kit.OK(t, err)
 		in++
 	}
-	// What no program does to the tables, with what the grants allow.
+	// Changes that no program makes to the tables, within the grants.
 	for _, sql := range []string{
 		"INSERT INTO leasegen.delayed (due_at, topic, key, kind, payload) VALUES ('-infinity', 't', '', 'k', '')",
 		"INSERT INTO leasegen.delayed (due_at, topic, key, kind, payload) VALUES (now(), repeat('a', 2000), '', 'k', '')",

@@ -62,7 +62,7 @@ func (op *operator) Status(ctx context.Context) (out []operate.ConsumerStatus, e
 	return out, op.fail("status", err)
 }
 
-// note is what an operator is told when the table of a consumer is not read.
+// note is the message to an operator when the table of a consumer is not read.
 func note(reason string) string {
 	if reason == "" {
 		return ""

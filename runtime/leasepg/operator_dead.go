@@ -74,7 +74,7 @@ func storable(texts ...string) bool {
 }
 
 // next looks at the next dead letters, and returns how many these were and those of them that are selected, the oldest first.
-// It has looked at all when there are none to look at.
+// It has looked at all when none is left to look at.
 func (s *deadSearch) next(ctx context.Context) (found []leasedb.FindDeadLettersRow, looked int, err error) {
 	if s.over || s.left <= 0 {
 		return nil, 0, nil

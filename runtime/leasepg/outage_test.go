@@ -14,7 +14,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
-// An outage of the network that is shorter than the TTL costs nobody its leases: who is back
+// An outage of the network that is shorter than the TTL costs no process its leases: who is back
 // first does not take the others, who come back too, for dead.
 func TestOutageKillsNobody(t *testing.T) {
 	t.Parallel()
@@ -50,7 +50,7 @@ func TestOutageKillsNobody(t *testing.T) {
 			t.Errorf("session %s was taken for dead: %v", id, err)
 		}
 	}
-	// Who ends after that is found, and long before its TTL.
+	// A process that ends after that is found, and long before its TTL.
 	for _, s := range sessions {
 		kit.OK(t, s.Close(t.Context()))
 		break

@@ -17,7 +17,7 @@ import (
 // owner registers consumers, gives leases to sessions and takes them back.
 type owner struct {
 	*sessions
-	squatters sync.Map // strangers that hold the lock of a consumer, and were told of
+	squatters sync.Map // strangers that hold the lock of a consumer, and were reported
 	reads     sync.Map // string → backend.Per of consumers that read the log
 }
 

@@ -16,14 +16,14 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
-// Versions of a consumer with other patterns may run side by side while it is deployed. Whoever
-// owns a resource moves the cursor for all of them, so it reads by the patterns of all members:
+// Versions of a consumer with other patterns may run side by side while it is deployed. The
+// owner of a resource moves the cursor for all of them, so it reads by the patterns of all members:
 // those in leasegen.consumer, where Register adds and housekeeping drops them.
 //
 // A statement that reads the log names in its first row the patterns that count in its snapshot,
 // and its answer is only used if it was asked with these. A message that was published after a
 // member had registered can only be seen by a snapshot that shows that member's patterns too; so
-// no cursor passes it for want of them, whichever requests were under way meanwhile.
+// no cursor passes it for want of them, whichever requests were under way in between.
 
 // patternsKept is how long a pattern counts beyond the last session that had it: a process that
 // crashed has come back by then. It is less than sessions are kept (forgetAfter).
@@ -77,8 +77,8 @@ func asStored(patterns []string) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// holds reports that an answer which was asked for with r leaves nothing out that counts,
-// which stored says; that is empty when nobody has registered.
+// holds reports that an answer which was asked for with r leaves no message out that counts,
+// which stored says; that is empty when no process has registered.
 func (r *reading) holds(stored string) bool { return r.every || stored == "" || stored == r.stored }
 
 // learn remembers for the next try what a consumer reads.

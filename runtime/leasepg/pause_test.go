@@ -17,7 +17,7 @@ import (
 )
 
 // TestPauseWaitsForAcquisitions: an acquisition that found its consumer not paused, and is committed late, is over when Pause
-// returns. One that begins while Pause waits is granted nothing.
+// returns. One that begins while Pause waits is granted no lease.
 func TestPauseWaitsForAcquisitions(t *testing.T) {
 	be, pool := migrated(t)
 	exec(t, pool, `CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS

@@ -221,7 +221,7 @@ func TestPoolerRefusesAdvisoryLocks(t *testing.T) {
 			!strings.Contains(err.Error(), "lock=session") {
 			t.Errorf("%s: Run says: %v", spec.Name, err)
 		}
-		// Who does not ask first is refused too, and leaves nothing behind.
+		// A process that does not ask first is refused too, and leaves no row behind.
 		_, err = be.OpenSession(t.Context(), backend.SessionSpec{ID: spec.Name, TTL: time.Minute, Consumers: []string{spec.Name}, Advisory: true})
 		if err == nil || !strings.Contains(err.Error(), "transaction pooler") {
 			t.Errorf("%s: OpenSession says: %v", spec.Name, err)

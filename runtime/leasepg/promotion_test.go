@@ -20,7 +20,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasetest"
 )
 
-// numbered is an event that tells of which batch it is.
+// numbered is an event with the number of its batch.
 type numbered struct {
 	Batch string
 	N     int
@@ -130,7 +130,7 @@ func publishBatch(t testing.TB, pool *pgxpool.Pool, name string, n int) {
 }
 
 // After the promotion of a standby that lacks writes, ids and transaction ids lie behind what
-// living processes have read. What was lost is lost; everything published later is handled.
+// living processes have read. Lost events stay lost; all events published later are handled.
 func TestPromotionOfAnAsynchronousStandby(t *testing.T) {
 	t.Parallel()
 	primary := pgtest.Start(t, pgtest.Config("fsync", "off"))
@@ -203,7 +203,7 @@ func bothOf(primary, standby *pgtest.Server) string {
 	return fmt.Sprintf("postgres://postgres@%s,%s/ha?sslmode=disable&target_session_attrs=read-write&connect_timeout=5", primary.Addr(), standby.Addr())
 }
 
-// A synchronous standby lacks nothing that anyone was told of: nothing is lost, and nothing is
+// A synchronous standby lacks no commit that a client knows of: no message is lost, and none is
 // handled twice but what was under way.
 func TestPromotionOfASynchronousStandby(t *testing.T) {
 	t.Parallel()

@@ -25,7 +25,7 @@ const (
 	segmentsAhead = 4_000_000
 )
 
-// What a notification can say. It is only ever a hint.
+// The words of a notification. It is only ever a hint.
 const (
 	wakeMessages  = "m"
 	wakeOwnership = "o"
@@ -56,7 +56,7 @@ func (p *publisher) publishAlone(ctx context.Context, events []backend.Event) er
 
 const noPartition = "23514" // check_violation, as PostgreSQL reports a row without a partition
 
-// outrun tells whether ids were drawn, by plain inserts say, faster than partitions were added. Then nothing was
+// outrun tells whether ids were drawn, for example by plain inserts, faster than partitions were added. Then no row was
 // written, and the next one who publishes looks where the log ends.
 func (p *publisher) outrun(err error) bool {
 	if code(err) != noPartition {
@@ -264,7 +264,7 @@ func (p *publisher) keepAhead(ctx context.Context, last int64) {
 // makeRoom makes sure that n more ids have partitions when that is in doubt.
 func (p *publisher) makeRoom(ctx context.Context, on leasedb.DBTX, n int64) error {
 	if n <= segmentsAhead/40 && p.logEnd.Load() > 0 {
-		return nil // what others draw meanwhile is covered by the rest
+		return nil // what others draw in between is covered by the rest
 	}
 	end, err := p.queries(on).LogEnd(ctx)
 	if err != nil {

@@ -145,7 +145,7 @@ func TestIDsAreForgotten(t *testing.T) {
 	publish(3)
 }
 
-// A COPY is all or nothing in the caller's transaction, and alone.
+// A COPY is all or none in the caller's transaction, and alone.
 func TestManyEventsAreAllOrNone(t *testing.T) {
 	be, pool := migrated(t)
 	es := kit.Events("x", 2000)

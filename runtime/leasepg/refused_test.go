@@ -52,7 +52,7 @@ func TestHandlersDoNotCommit(t *testing.T) {
 	kit.Equal(t, "effects", query[int](t, pool, "SELECT count(*) FROM effect"), 0)
 }
 
-// What a handler does in its transaction can be refused as late as at the commit. It
+// The work of a handler in its transaction can be refused as late as at the commit. It
 // then counts as a failure of its message: the others are handled, and the lease stays.
 func TestRefusedCommits(t *testing.T) {
 	for name, wrong := range map[string]func(ctx context.Context, tx pgx.Tx) error{

@@ -10,7 +10,7 @@ import (
 )
 
 // The cursors and resources of a consumer mean something only for what it reads and what it
-// owns: another source or per= under the old name is refused, and changes nothing.
+// owns: another source or per= under the old name is refused, and has no effect.
 func TestConsumerOfAnotherKind(t *testing.T) {
 	t.Parallel()
 	be, pool := withTable(t)

@@ -25,7 +25,7 @@ type rehearsed struct {
 
 const rehearsedKey = "leasegen.rehearsed"
 
-// rehearse runs what a takeover of the consumers needs, once on each connection. That it fails holds up nothing: the connection is
+// rehearse runs what a takeover of the consumers needs, once on each connection. A failure holds up no work: the connection is
 // as it was, or broken, which its next use finds.
 func (o *owner) rehearse(ctx context.Context, c *pgx.Conn, consumers []string) {
 	if !o.keeps(c) {
@@ -74,7 +74,7 @@ func (sv *server) keeps(c *pgx.Conn) bool {
 	return !sv.pooled.Load() && c.Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
 }
 
-// acquisitions are steps that acquire nothing, for no session.
+// acquisitions are steps that acquire no lease, for no session.
 func (ss *sessions) acquisitions(ctx context.Context) (steps []step) {
 	for range rehearsals {
 		steps = append(steps, ss.acquiring(ctx, backend.AcquireRequest{}, &acquisition{})...)
@@ -82,7 +82,7 @@ func (ss *sessions) acquisitions(ctx context.Context) (steps []step) {
 	return steps
 }
 
-// reads are steps that read nothing of the log.
+// reads are steps that read no row of the log.
 func reads(ctx context.Context, per backend.Per) []step {
 	items, names, numbers := []int32{}, []string{}, []int64{}
 	steady := steady(ctx)

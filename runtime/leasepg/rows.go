@@ -31,7 +31,7 @@ func (o *owner) Renew(ctx context.Context, session string, c backend.ConsumerInf
 	return lost, nil
 }
 
-// Retire gives streams back that have no more work, as far as their owner knows. First they come to rest. What was not seen
+// Retire gives streams back that have no more work, as far as their owner knows. First they come to rest. A message that was not seen
 // of them until then is looked for in a second transaction, which is repeated with the first when it fails. A process that
 // ends between the two leaves it to a sweep.
 func (o *owner) Retire(ctx context.Context, session, consumer string, leases []backend.Ref) error {

@@ -98,7 +98,7 @@ func TestRowLeaseGrace(t *testing.T) {
 	kit.Equal(t, "taken after it", len(other.Acquires(9)), 1)
 }
 
-// A renewal that meets the end of the lease's time either holds or loses it, and nobody else
+// A renewal that meets the end of the lease's time either holds or loses it, and no other process
 // gets what it holds.
 func TestRenewMeetsExpiry(t *testing.T) {
 	t.Parallel()
@@ -183,7 +183,7 @@ func TestRetire(t *testing.T) {
 	for i := range stale {
 		stale[i].Epoch--
 	}
-	kit.OK(t, be.Retire(t.Context(), id.ID, streamed.Name, stale)) // nothing: those leases are no more
+	kit.OK(t, be.Retire(t.Context(), id.ID, streamed.Name, stale)) // no effect: those leases are gone
 	kit.Equal(t, "owned", query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE session IS NOT NULL"), 7)
 	for range 2 {
 		kit.OK(t, be.Retire(t.Context(), id.ID, streamed.Name, kit.Refs(gs)))
@@ -242,7 +242,7 @@ func TestRetireMeetsRegister(t *testing.T) {
 	kit.Equal(t, "acquired", len(id.Acquires(1)), 1)
 }
 
-// Whatever arrives while a stream is being retired is found by who owns it next: nobody
+// A message that arrives while a stream is being retired is found by its next owner: no process
 // sweeps, and every owner retires as soon as it sees no more work.
 func TestRetireLosesNothing(t *testing.T) {
 	t.Parallel()

@@ -22,7 +22,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// What one statement may touch, in pages of 8 kB: counted by the server, so that it is the same on every
+// The bound of one statement, in pages of 8 kB: counted by the server, so that it is the same on every
 // machine.
 const scaleBuffers = 5000
 
@@ -198,7 +198,7 @@ func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]callCost 
 			scaled.group.Name:  session.As(scaled.group).Acquires(1),
 		}
 	})
-	measure("acquire nothing", func() {
+	measure("acquire none", func() {
 		for _, c := range []backend.ConsumerInfo{scaled.slots, scaled.group} {
 			session.As(c).Acquires(256)
 		}
@@ -339,7 +339,7 @@ func TestScale(t *testing.T) {
 	var table strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(found[len(found)-1])) {
 		if strings.HasSuffix(name, "LookAround") || !slices.ContainsFunc(found, func(f map[string]callCost) bool { return f[name].pages > 0 }) {
-			continue // what happens at its own times; what touches nothing
+			continue // work at its own times; statements that touch no page
 		}
 		fmt.Fprintf(&table, "| %s |", name)
 		for i := range found {

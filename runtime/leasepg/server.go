@@ -20,7 +20,7 @@ type server struct {
 	pool     *pgxpool.Pool
 	schema   schema
 	log      *slog.Logger
-	observer operate.Observer // nil: nobody
+	observer operate.Observer // nil: none
 
 	pooled atomic.Bool // a transaction pooler is in between: no LISTEN
 	told   sync.Once   // the log line about that

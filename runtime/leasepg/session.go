@@ -124,7 +124,7 @@ func (ss *sessions) OpenSession(ctx context.Context, spec backend.SessionSpec) (
 	return s, nil
 }
 
-// Heartbeat extends the session. One row is written, and nothing else; none when the session
+// Heartbeat extends the session. One row is written; none when the session
 // lives by its lock.
 func (s *session) Heartbeat(ctx context.Context) error {
 	s.called.Store(int64(time.Since(s.born)))
@@ -166,8 +166,8 @@ func (s *session) Heartbeat(ctx context.Context) error {
 	return s.ss.fail("heartbeat", err)
 }
 
-// Close ends the session and frees its leases, and the locks with them: the others are told when both are free. A lock is gone
-// a moment before the transaction ends. Who takes it then finds the row of the lease locked, and gives it back.
+// Close ends the session and frees its leases, and the locks with them: the others are notified when both are free. A lock is gone
+// a moment before the transaction ends. A process that takes it then finds the row of the lease locked, and gives it back.
 func (s *session) Close(ctx context.Context) error {
 	s.stop()
 	select {
@@ -303,7 +303,7 @@ func (s *session) await(ctx context.Context) error {
 }
 
 // run calls f with a connection, which it opens when there is none. A connection that had
-// broken since its last use costs nothing but a new one: what runs here is safe to repeat.
+// broken since its last use costs a new one alone: work that runs here is safe to repeat.
 func (s *session) run(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	for {
 		fresh := s.conn == nil
@@ -349,7 +349,7 @@ func (s *session) link(ctx context.Context) error {
 
 func (s *session) join(ctx context.Context, c *pgx.Conn) (err error) {
 	if s.opened && (s.key == 0 || s.ended.Load()) {
-		return nil // behind a pooler there is no lock to tell of; at the end none is needed
+		return nil // behind a pooler there is no lock to report; at the end none is needed
 	}
 	if err := s.ss.detectPooler(ctx, c); err != nil {
 		return err
@@ -483,7 +483,7 @@ func (s *session) end() {
 	s.raise()
 }
 
-// abandon lets go of the connection, now or when whoever uses it is done.
+// abandon lets go of the connection, now or at the end of its present use.
 func (s *session) abandon() {
 	s.ss.open.Delete(s.spec.ID)
 	s.stop()

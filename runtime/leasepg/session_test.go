@@ -89,7 +89,7 @@ func TestHeartbeatCreatesAndRevivesNothing(t *testing.T) {
 }
 
 // TestCostOfHolding: holding many leases costs one row written per heartbeat, in place; a
-// standby and an idle feed write nothing.
+// standby and an idle feed write no rows.
 func TestCostOfHolding(t *testing.T) {
 	const leases, beats = 2000, 20
 	t.Parallel() // statistics take their time
@@ -132,8 +132,8 @@ func TestCostOfHolding(t *testing.T) {
 	x1 := query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
 	kit.Equal(t, "transaction ids of the heartbeats", x1-x0, beats)
 	var w1, h1, l1 int64
-	// A connection tells of what it did at most once a second, and of the rest ten seconds after it
-	// fell idle: that two looks agree says nothing yet.
+	// A connection reports its work at most once a second, and of the rest ten seconds after it
+	// fell idle: that two looks agree is no proof yet.
 	kit.Eventually(t, "the statistics show the heartbeats", func() bool {
 		w1, h1, l1 = settled()
 		return w1-w0 >= beats
@@ -142,7 +142,7 @@ func TestCostOfHolding(t *testing.T) {
 	kit.Equal(t, "of these in place", h1-h0, beats)
 	kit.Equal(t, "lease rows written", l1-l0, 0)
 
-	// The standby: surveys, an acquire that finds nothing, and the feed.
+	// The standby: surveys, an acquire that finds no lease, and the feed.
 	x0 = query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
 	polls := 0
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); polls++ {

@@ -32,7 +32,7 @@ func all(t testing.TB, be *leasepg.Backend, c backend.ConsumerInfo, resources []
 	return a.ID, a.Acquires(100_000)
 }
 
-// drainAll reads resources together, committing each round, until nothing is left.
+// drainAll reads resources together, committing each round, until none is left.
 func drainAll(t testing.TB, be *leasepg.Backend, c backend.ConsumerInfo, session string, grants []backend.Grant, limit int) (read []backend.Raw, by map[string][]backend.Raw) {
 	t.Helper()
 	by = map[string][]backend.Raw{}
@@ -278,7 +278,7 @@ func TestIndexLog(t *testing.T) {
 }
 
 // TestMigrateFilledLog: a log that version 1 filled, with cursors in the middle of it, goes on
-// under the newest version: nothing is lost, nothing comes twice, and keys have slots.
+// under the newest version: no message is lost, none comes twice, and keys have slots.
 func TestMigrateFilledLog(t *testing.T) {
 	pool := open(t, pgtest.DB(t))
 	for _, name := range []string{"0000_schema.sql", "0001_log_and_leases.sql"} {
@@ -329,7 +329,7 @@ func TestFromNow(t *testing.T) {
 			kit.OK(t, be.Publish(t.Context(), keyed("x", 20, 1)))
 
 			// Publishers and replicas at once: whatever is passed over, it is the same for
-			// all resources, and nothing published after a registration is.
+			// all resources, and no message published after a registration is.
 			var wg sync.WaitGroup
 			for range 6 {
 				wg.Go(func() {
@@ -352,8 +352,8 @@ func TestFromNow(t *testing.T) {
 	}
 }
 
-// TestProgressInOrder: a request that was overtaken by a later one of its epoch changes
-// nothing, whatever it brings, and is not taken for fenced.
+// TestProgressInOrder: a request that was overtaken by a later one of its epoch stores
+// no progress, whatever it brings, and is not taken for fenced.
 func TestProgressInOrder(t *testing.T) {
 	be, pool := migrated(t)
 	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 8)))
@@ -420,7 +420,7 @@ func TestProgressInOrder(t *testing.T) {
 }
 
 // TestRetentionOfSlotsAndStreams: a partition goes when all slots, or all streams, have been
-// read, also those that nobody has come for yet.
+// read, also those that no process has come for yet.
 func TestRetentionOfSlotsAndStreams(t *testing.T) {
 	for _, c := range []backend.ConsumerInfo{
 		{Name: "slots", Per: backend.PerPartition, Topics: []string{"x*"}},
@@ -490,7 +490,7 @@ func TestRestampSlots(t *testing.T) {
 	}
 }
 
-// TestSetCursor: the owner is fenced, and the next one begins where it was told.
+// TestSetCursor: the owner is fenced, and the next one begins where it was set.
 func TestSetCursor(t *testing.T) {
 	for _, c := range []backend.ConsumerInfo{sliced, keyedStreams, topical, grouped} {
 		t.Run(c.Per.String(), func(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasetest"
 )
 
-// Nobody waits for a connection while holding one: what the suite asks for is so on pools that
+// No process waits for a connection while holding one: what the suite asks for is so on pools that
 // are smaller than the handlers at work, too. Left out are scenarios that only wait for a TTL, and
 // tests that hold a transaction themselves while they ask for more.
 func TestConformanceOnSmallPools(t *testing.T) {
@@ -133,7 +133,7 @@ func TestHandlersInTransactionsStarveNobody(t *testing.T) {
 	})
 }
 
-// A pool that is smaller than is sensible is told of once, when the program starts.
+// A pool that is smaller than is sensible is reported once, when the program starts.
 func TestSmallPoolIsToldOf(t *testing.T) {
 	t.Parallel()
 	_, app := migrated(t)

@@ -56,7 +56,7 @@ func (l *text) String() string {
 }
 
 // TestStrangerWaitsForALeader: a role that may only connect reads the keys of locks in pg_locks, waits for them, and has
-// them the moment the leader is killed. The next leader leads all the same, and the log names the stranger.
+// them the moment the leader is killed. The next leader leads anyway, and the log names the stranger.
 func TestStrangerWaitsForALeader(t *testing.T) {
 	t.Parallel()
 	for name, function := range map[string]string{"exclusive": "pg_advisory_lock", "shared": "pg_advisory_lock_shared"} {
@@ -85,7 +85,7 @@ func TestStrangerWaitsForALeader(t *testing.T) {
 			for _, w := range waiting {
 				kit.OK(t, <-w)
 			}
-			// The first one's process is gone for good, as far as the others can tell.
+			// The first one's process is removed, as far as the others can tell.
 			var next []backend.Grant
 			kit.Eventually(t, "somebody leads again", func() bool {
 				for _, id := range []string{second, first} {

@@ -76,7 +76,7 @@ func TestSweep(t *testing.T) {
 }
 
 // TestAnnouncedStreams: what the application names is wanted when it is named, and the log
-// has nothing to say to it.
+// has no part in it.
 func TestAnnouncedStreams(t *testing.T) {
 	c := backend.ConsumerInfo{Name: "announced", Per: backend.PerStream, Announced: true}
 	be, pool := migrated(t)

@@ -101,7 +101,7 @@ func TestATableInTroubleStopsItsOwnConsumerAlone(t *testing.T) {
 	}
 }
 
-// Who starts while a table is in trouble is told its name, and starts.
+// A process that starts while a table is in trouble logs its name, and starts.
 func TestCheckNamesTheTable(t *testing.T) {
 	t.Parallel()
 	_, pool := withTable(t)

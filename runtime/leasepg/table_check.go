@@ -43,7 +43,7 @@ func (ts *tables) checkTable(ctx context.Context, t *tableSource, c backend.Cons
 		return err
 	}
 	if now.Foreign {
-		return fmt.Errorf("table %s holds rows that were restored from another cluster, whose transaction ids mean nothing here: "+
+		return fmt.Errorf("table %s holds rows that were restored from another cluster, whose transaction ids have no meaning here: "+
 			"run UPDATE %s SET %s = '3' WHERE %s >= pg_snapshot_xmax(pg_current_snapshot())",
 			t.Table, t.printed(), ident(t.XID), ident(t.XID))
 	}
@@ -52,7 +52,7 @@ func (ts *tables) checkTable(ctx context.Context, t *tableSource, c backend.Cons
 			"fix", "CREATE INDEX CONCURRENTLY ON "+t.printed()+" "+index)
 	}
 	if facts.Sequence == "" || !facts.SequenceReadable {
-		ts.log.Warn("leasepg: the sequence of positions may not be read, so that a table that is set back while nobody reads it may lose rows",
+		ts.log.Warn("leasepg: the sequence of positions may not be read, so that a table that is set back while no process reads it may lose rows",
 			"consumer", c.Name, "table", t.Table, "fix", "GRANT SELECT ON SEQUENCE "+facts.Sequence+" TO …")
 		facts.Sequence = ""
 	}

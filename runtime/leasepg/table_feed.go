@@ -102,7 +102,7 @@ func (f *tablesFeed) poll(ctx context.Context, news *backend.News) error {
 		return nil
 	}
 	if every == ownPooled {
-		news.Parked = true // nobody tells of replayed messages
+		news.Parked = true // no process reports replayed messages
 	}
 	return f.survey(ctx, news)
 }

@@ -103,7 +103,7 @@ func TestTableNotify(t *testing.T) {
 }
 
 // TestTableRestore: a copy of a table and its cursors, restored from another cluster where
-// xids had got further, loses nothing and repeats nothing.
+// xids had got further, loses no message and repeats none.
 func TestTableRestore(t *testing.T) {
 	be, pool := withTable(t)
 	h := &tabletest.Ready{}

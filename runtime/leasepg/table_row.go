@@ -12,7 +12,7 @@ import (
 )
 
 // rowsOf runs a generated query that returns rows of the application's table. A row with a value that does not
-// fit the type that was generated for its column, a NULL that a later migration allows, say, has the reason in place of
+// fit the type that was generated for its column, a NULL that a later migration allows, for example, has the reason in place of
 // its content: it becomes a dead letter, and the rows beside it are handled.
 func rowsOf(db pgtable.Querier, query func(pgtable.Querier) ([]pgtable.Row, error)) ([]pgtable.Row, error) {
 	t := tolerant{db, map[int64]error{}}
@@ -80,7 +80,7 @@ func (r *tolerantRows) Scan(dest ...any) error {
 
 // hopeless reports that no value of a column's type can be scanned. Every row would fail, so the consumer waits instead.
 // pgtype has two such plans: noPlan for a type that it cannot turn into the field's, and scannerPlan, which hands a field that
-// scans by itself (pgtype.UUID, say) a value of the wrong codec. A NULL says nothing about the type.
+// scans by itself (pgtype.UUID, for example) a value of the wrong codec. A NULL does not show the type.
 func hopeless(plan pgtype.ScanPlan, value []byte) bool {
 	switch reflect.TypeOf(plan) {
 	case noPlan:

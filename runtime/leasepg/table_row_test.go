@@ -17,7 +17,7 @@ import (
 )
 
 // TestTableValuesThatDoNotFit: a later migration allows a NULL that the generated type does not. Its row becomes a dead letter.
-// Consumers of every kind handle the rows beside it, and the row itself after it was mended and replayed.
+// Consumers of every kind handle the rows beside it, and the row itself after it was fixed and replayed.
 func TestTableValuesThatDoNotFit(t *testing.T) {
 	be, pool := withTable(t)
 	var readers tableReaders
@@ -40,7 +40,7 @@ func TestTableValuesThatDoNotFit(t *testing.T) {
 }
 
 // TestTableTypeThatIsNotKnown: a column of another type stops the consumer, whose log names the column. No row becomes a dead
-// letter, and the consumer goes on after the column was mended.
+// letter, and the consumer goes on after the column was fixed.
 func TestTableTypeThatIsNotKnown(t *testing.T) {
 	be, pool := withTable(t)
 	exec(t, pool, "ALTER TABLE app.outbox ALTER COLUMN status DROP DEFAULT, ALTER COLUMN status TYPE int[] USING '{}'")
@@ -109,7 +109,7 @@ func TestTableColumnOfAnotherType(t *testing.T) {
 }
 
 // TestTableRowsStay: the trigger of docs/tables.md refuses to move a row to where others have passed its position, and
-// refuses nothing else.
+// refuses no other change.
 func TestTableRowsStay(t *testing.T) {
 	_, pool := withTable(t)
 	exec(t, pool, "INSERT INTO app.outbox (channel, n) VALUES ('a', 1)")

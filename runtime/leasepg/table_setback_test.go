@@ -77,7 +77,7 @@ func insertRows(t testing.TB, pool *pgxpool.Pool, batch string, n int) {
 }
 
 // A table whose positions are given out again is read from what was not seen, and only that,
-// whether its readers live meanwhile or not, and however far the sequence has got since.
+// whether its readers live in between or not, and however far the sequence has got since.
 func TestTableSetBack(t *testing.T) {
 	t.Parallel()
 	for name, setBack := range map[string]string{

@@ -192,7 +192,7 @@ func TestTableFilter(t *testing.T) {
 }
 
 // TestTableParked: failed rows are parked by reference, read again, and given up on with a
-// copy; one that was deleted meanwhile becomes a dead letter.
+// copy; one that was deleted in between becomes a dead letter.
 func TestTableParked(t *testing.T) {
 	be, pool := withTable(t)
 	var healed atomic.Bool
@@ -241,7 +241,7 @@ func TestTableParked(t *testing.T) {
 	}
 }
 
-// TestTableOtherSource: cursors of one table mean nothing for another source.
+// TestTableOtherSource: cursors of one table have no meaning for another source.
 func TestTableOtherSource(t *testing.T) {
 	be, pool := withTable(t)
 	info := byKey(t, be, &tabletest.ByKey{}).Info()
@@ -375,7 +375,7 @@ func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Co
 			held[g.Resource], at[g.Resource] = g, g.Cursor
 		}
 	}
-	empty := 0 // reads that found nothing, one after the other
+	empty := 0 // reads that found no row, one after the other
 	for quiet := time.Now(); empty < 10 || time.Since(quiet) < 700*time.Millisecond; {
 		empty++
 		if written.Err() == nil {
@@ -463,7 +463,7 @@ func TestTableDrawsXIDFirst(t *testing.T) {
 }
 
 // overtaken inserts row 1, which waits once it has its position, inserts and reads row 2
-// meanwhile, and returns what was read once row 1 is committed.
+// in between, and returns what was read once row 1 is committed.
 func overtaken(t *testing.T, insert, change string) []int64 {
 	be, pool := withTable(t)
 	exec(t, pool, "INSERT INTO app.outbox (channel, n) VALUES ('eu', 0)")
@@ -502,7 +502,7 @@ func overtaken(t *testing.T, insert, change string) []int64 {
 	return slices.Concat(rowsOf(before)[1:], rowsOf(after))
 }
 
-// TestTableTorture: 16 writers on the application's table; nothing is lost, nothing comes
+// TestTableTorture: 16 writers on the application's table; no message is lost, none comes
 // twice, and causes come before effects.
 func TestTableTorture(t *testing.T) {
 	be, pool := withTable(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// cast are the roles of a database in which nobody trusts anybody more than documented: a superuser,
+// cast are the roles of a database in which no process trusts anybody more than documented: a superuser,
 // the owner of the schema, the application's role with the documented grants, and a role that may only connect.
 type cast struct {
 	admin, owner, app, stranger *pgxpool.Pool
@@ -119,7 +119,7 @@ func TestOperatorRunsNoCode(t *testing.T) {
 			t.Errorf("%s: a command of the superuser ran code of the application's role", name)
 		}
 	}
-	// What could not be counted is said, and no other consumer suffers.
+	// The answer names tables that could not be counted, and no other consumer suffers.
 	for _, s := range kit.Must[[]operate.ConsumerStatus](t)(be.Status(t.Context())) {
 		if s.Resources != 2 || s.LagTotal != 0 || s.Note == "" {
 			t.Errorf("%+v", s)
@@ -156,7 +156,7 @@ func TestOperatorReadsTables(t *testing.T) {
 	_, err = leasepg.New(c.app).SetCursor(t.Context(), "own.t", "", operate.CursorTarget{Now: true})
 	kit.OK(t, err)
 
-	// A table that is locked is told of, and everything else is answered.
+	// A table that is locked is reported, and all else is answered.
 	tx := kit.Must[pgx.Tx](t)(c.app.Begin(t.Context()))
 	defer tx.Rollback(context.Background())
 	_, err = tx.Exec(t.Context(), "LOCK TABLE own.t")

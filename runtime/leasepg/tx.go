@@ -17,7 +17,7 @@ import (
 
 // turns bounds how many transactions of handlers are open at once, so that they leave a
 // connection of the pool for calls that give leases back and store progress, and for handlers
-// that ask the pool for another one: nobody waits for one who waits for a connection.
+// that ask the pool for another one: no process waits for one who waits for a connection.
 type turns chan struct{}
 
 func turnsFor(conns int32) turns { return make(turns, max(1, int(conns)-1)) }
@@ -134,7 +134,7 @@ func (t *effects) Commit(ctx context.Context, session, consumer string, p backen
 }
 
 // Intact tells why the transaction cannot be committed any more. A handler that returns nil has seen no error
-// of it, or passed over it. What it does not see, because a handler has begun another transaction, the mark tells.
+// of it, or passed over it. If it cannot see that, because a handler has begun another transaction, the mark shows it.
 func (t *effects) Intact() error {
 	switch c := t.tx.Conn().PgConn(); {
 	case c.IsClosed():

@@ -98,7 +98,7 @@ func (w *waiter) link(ctx context.Context) error {
 		return err
 	}
 	id := w.s.spec.ID
-	steps := []step{w.s.ss.expect(ctx, id), w.s.guard(ctx), // a standby, whose locks tell of no session, has no history
+	steps := []step{w.s.ss.expect(ctx, id), w.s.guard(ctx), // a standby, whose locks show no session, has no history
 		func(q *leasedb.Queries) error {
 			return q.PrepareWaiting(ctx, leasedb.PrepareWaitingParams{IdleMs: waitIdle.Milliseconds(), LockMs: waitMost.Milliseconds()})
 		},

@@ -29,13 +29,13 @@ import (
 //     long as it takes to come back; the connection of one that died ends as the server finds that it cannot answer, and that of a
 //     frozen one after waitIdle. So no time that somebody chose separates the two.
 //   - All connections of a process that lives may end at once. It needs to come back then: to connect and to show its sign, a shared lock
-//     that its new connection takes before all else. What it then needs to join the others, durably, is its own time. Who would bury it
+//     that its new connection takes before all else. Joining the others, durably, may then take any time. A process that would bury it
 //     does the same several times in a row, and gives it as long as that takes on the server as it is now. Where the connection that waits has ended without being asked it was not its process
 //     that died, mostly: a server process that waits for a lock does not notice. Then the grace is graceAlone. Where it has answered
 //     for a while its process had tried to connect in vain, and rests between two tries: for as long it has more time.
-//   - Who was cut off itself leaves the others the time to come back (see early): what broke may have been the network before the
+//   - A process that was cut off itself leaves the others the time to come back (see early): what broke may have been the network before the
 //     server. It judges by what a look has shown just now: between two looks its connection is watched, or too short a time idle to be ended.
-//   - Who was frozen judges by nothing from before: what is buried is looked at again in the same statement, under the lock of
+//   - A process that was frozen uses no finding from before: a session is looked at again before its end in the same statement, under the lock of
 //     the session's row, and must still have the key whose lock was found free. Keys are never used again.
 //
 // Where there is no connection to wait on, because the application has chosen so or the server is full, a session looks at
@@ -44,7 +44,7 @@ const (
 	watchEvery = 400 * time.Millisecond
 	watchAgain = 10 * time.Millisecond // after the first try to connect; then after twice as long each time
 
-	// What a session has to show its sign that was asked in vain: what it takes to do that graceTimes in a row, and at least graceLeast.
+	// A session that was asked in vain has this time to show its sign: as long as doing that graceTimes in a row takes, at least graceLeast.
 	// One try may fail.
 	graceLeast = 15 * time.Millisecond
 	graceTimes = 5
@@ -53,7 +53,7 @@ const (
 )
 
 // watch looks after the session's connection until ctx ends or the runtime has stopped asking for heartbeats, and after the
-// other sessions while nothing waits for them.
+// other sessions while no connection waits for them.
 func (s *session) watch(ctx context.Context) {
 	defer close(s.watched)
 	every := min(watchEvery, s.spec.TTL/4)
@@ -64,7 +64,7 @@ func (s *session) watch(ctx context.Context) {
 		apart := s.apart.Load()
 		if since := time.Since(s.born); since-time.Duration(s.called.Load()) > s.spec.TTL ||
 			apart > 0 && since-time.Duration(apart) > s.spec.TTL {
-			// Nobody believes in this session any more, or its lock has been gone for long: what else it holds must not live on.
+			// No process believes in this session any more, or its lock has been gone for long: what else it holds must not live on.
 			s.endFor(ctx)
 			return
 		}
@@ -85,7 +85,7 @@ func (s *session) watch(ctx context.Context) {
 			again = every - every/20 + rand.N(every/10+1)
 		case ctx.Err() != nil || errors.Is(err, backend.ErrSessionLost):
 			return
-		default: // the runtime tells of it when it asks for a heartbeat
+		default: // the runtime reports it when it asks for a heartbeat
 			failed = min(max(2*failed, watchAgain), every)
 			again = failed
 		}
@@ -123,7 +123,7 @@ func (s *session) rest(ctx context.Context, d time.Duration) bool {
 		s.listen = cancel
 		s.mu.Unlock()
 		if s.wanting.Load() == 0 {
-			// Nothing is notified here: it returns when time is over, when somebody wants
+			// There is no notification here: it returns when time is over, when somebody wants
 			// the connection, or when that has broken.
 			_ = s.conn.PgConn().WaitForNotification(wait)
 		}
@@ -193,7 +193,7 @@ func (s sighting) grace(took time.Duration) time.Duration {
 	return grace
 }
 
-// aim is what to wait for before looking: the lock with a key, or nothing but the time.
+// aim is what to wait for before looking: the lock with a key, or the time alone.
 type aim struct {
 	key  int64
 	most time.Duration // 0: look at once
@@ -285,7 +285,7 @@ func rank(id, after string) int {
 
 const (
 	waitMost = 5 * time.Second // the oldest snapshot that a statement which waits holds
-	waitLess = time.Second     // while the lock of the next in the ring proves nothing
+	waitLess = time.Second     // while the lock of the next in the ring is no proof
 )
 
 // aimAt is what to wait for when all is well around.

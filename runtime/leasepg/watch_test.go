@@ -219,7 +219,7 @@ func slowly(slow *atomic.Bool) func(ctx context.Context, network, addr string) (
 	}
 }
 
-// Who takes long to connect gives the others long to come back. The server does not end its connection for that, and it does not
+// A process that takes long to connect gives the others long to come back. The server does not end its connection for that, and it does not
 // count as cut off itself.
 func TestSlowWatcher(t *testing.T) {
 	t.Parallel()
@@ -264,7 +264,7 @@ func TestPollingNoticesABreak(t *testing.T) {
 	}
 }
 
-// A connection to a standby, or to a server with another history, waits for no session: locks there tell of none. The log
+// A connection to a standby, or to a server with another history, waits for no session: locks there show none. The log
 // says that the session polls, once.
 func TestWaitsOnNoOtherServer(t *testing.T) {
 	t.Parallel()
@@ -353,7 +353,7 @@ func TestFrozenWatcherForgets(t *testing.T) {
 	}
 }
 
-// Who was cut off gives the others the time that it had itself, and judges then.
+// A process that was cut off gives the others the time that it had itself, and judges then.
 func TestWhoWasCutOffWaits(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
@@ -434,7 +434,7 @@ func TestSignTellsOfLife(t *testing.T) {
 	watching := kit.Join(t, be, grouped, time.Hour)
 	id := kit.Join(t, leasepg.New(pool, leasepg.WithoutWaiting()), grouped, time.Hour) // it has one connection
 	kit.Eventually(t, "the other waits", func() bool { return waits(t, pool, watching.ID) })
-	// Who holds a lock of its own joins slowly: its connection is none that waits.
+	// A process that holds a lock of its own joins slowly: its connection is none that waits.
 	exec(t, pool, `CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			IF EXISTS (SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND mode = 'ExclusiveLock') THEN
 				PERFORM pg_sleep(2);
@@ -466,7 +466,7 @@ func TestOnlyASessionShowsItsSign(t *testing.T) {
 	kit.Eventually(t, "it is found dead", func() bool { return state(t, pool, dead) == "dead" })
 }
 
-// Who was cut off itself does not judge, and has the one before it in the ring judge at once.
+// A process that was cut off itself does not judge, and has the one before it in the ring judge at once.
 func TestWhoWasCutOffPassesOn(t *testing.T) {
 	t.Parallel()
 	_, pool := migrated(t)

@@ -24,14 +24,14 @@ import (
 //		// read, decide, write, publish with backend.In(tx)
 //	})
 //
-// What the transaction reads after it includes all that the ones before it committed, at
+// The transaction's reads after it include all that the ones before it committed, at
 // the isolation level read committed, the default; at the others the snapshot may be older
-// than the wait. Only transactions that call SingleWriter are kept out. A transaction that
+// than the wait. Only transactions that call SingleWriter wait. A transaction that
 // asks for several keys asks for them in a fixed order, lest it deadlocks with another.
 // Keys are hashed to 64 bits: two that collide, which is unlikely, merely wait for each other.
 //
 // The wait ends with ctx, which breaks the connection, or with the server's lock_timeout:
-// SET LOCAL lock_timeout bounds it without that. There is nothing to release, nothing is
+// SET LOCAL lock_timeout bounds it without that. There is no lock to release, none is
 // left behind by a crash, and no session is needed: it works through poolers in
 // transaction mode.
 func SingleWriter(ctx context.Context, tx pgx.Tx, key string) error {

@@ -7,7 +7,7 @@ import (
 )
 
 // commands are all that this package sends, in scripts or outside, with what Check tries them on: KEY
-// is a string, so that those for other types change nothing; NONE does not exist.
+// is a string, so that those for other types have no effect; NONE does not exist.
 var commands = map[string][]string{
 	"del":              {"NONE"},
 	"eval":             {"return 1", "1", "KEY"},
@@ -73,7 +73,7 @@ var commands = map[string][]string{
 var connecting = []string{"hello", "ping", "info", "subscribe", "unsubscribe", "cluster|slots", "command", "asking", "readonly",
 	"client|id", "client|list", "client|setname"}
 
-// globless writes a name as a pattern that matches nothing else, but that any character may
+// globless writes a name as a pattern that matches no other, but that any character may
 // be where a space is: rules have none.
 var globless = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`,
 	" ", "?", "\t", "?", "\n", "?", "\v", "?", "\f", "?", "\r", "?")

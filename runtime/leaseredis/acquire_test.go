@@ -35,7 +35,7 @@ func (l *losing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// An attempt that is repeated after a lost reply gets what it was granted, whatever became free meanwhile, and not
+// An attempt that is repeated after a lost reply gets what it was granted, whatever became free in between, and not
 // more than it asked for.
 func TestARepeatedAttemptGetsNoMoreThanItAskedFor(t *testing.T) {
 	name := redistest.Namespace(t)

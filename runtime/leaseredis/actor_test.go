@@ -223,7 +223,7 @@ func (f *faulty) loses(cmd redis.Cmder) error {
 }
 
 // again calls f until it succeeds, as the runtime does after an unknown outcome, and checks that
-// a reply was lost meanwhile.
+// a reply was lost in between.
 func again(t testing.TB, faults *faulty, f func() error) {
 	t.Helper()
 	before := faults.lost

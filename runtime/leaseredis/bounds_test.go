@@ -21,7 +21,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// infoNumber is a number that the server tells of itself.
+// infoNumber is a number that the server reports of itself.
 func infoNumber(t testing.TB, c *redis.Client, section, name string) int64 {
 	t.Helper()
 	for line := range strings.Lines(kit.Must[string](t)(c.Info(t.Context(), section).Result())) {
@@ -174,7 +174,7 @@ func commandCalls(t testing.TB, c *redis.Client, commands ...string) (calls int6
 	return calls
 }
 
-// Many streams of others in which nothing happens cost little, and those who stand by cost nothing for messages that
+// Many streams of others without entries cost little, and standbys are free of cost for messages that
 // others work on.
 func TestIdleStreamsAndStandbysAskLittle(t *testing.T) {
 	s := redistest.Start(t)
@@ -230,7 +230,7 @@ func TestIdleStreamsAndStandbysAskLittle(t *testing.T) {
 	})
 }
 
-// What the server keeps so that a repeated publication is carried out once does not grow with what is published.
+// The data that the server keeps so that a repeated publication is carried out once does not grow with what is published.
 func TestPublishingLeavesNoKeyForEach(t *testing.T) {
 	c, ns := redistest.Shared(t).Client(t), redistest.Namespace(t)
 	publishers := []*leaseredis.Backend{on(c, ns, leaseredis.WithTags(1)), on(c, ns, leaseredis.WithTags(1))}
@@ -280,7 +280,7 @@ func TestOneMessageIsPublishedWithFewCommands(t *testing.T) {
 	}
 }
 
-// observed keeps what an observer is told.
+// observed keeps the observations of an observer.
 type observed struct {
 	mu  sync.Mutex
 	all []operate.Observation
@@ -303,7 +303,7 @@ func (o *observed) missed() (n int) {
 	return n
 }
 
-// What is trimmed before it was read is counted, also while nobody ran; what was read and is trimmed then is not. A stream that
+// Entries trimmed before they were read are counted, also while no process ran; entries trimmed after that are not. A stream that
 // was deleted and made again, up to beyond the cursor, is read from its beginning.
 func TestLossesOnStreamsOfOthersAreTold(t *testing.T) {
 	c := redistest.Shared(t).Client(t)

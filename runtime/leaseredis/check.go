@@ -148,7 +148,7 @@ func addressOf(client redis.UniversalClient) string {
 	return ""
 }
 
-// serverFacts is what a server says of itself. What it does not tell is empty.
+// serverFacts is what a server says of itself. Facts that it withholds are empty.
 type serverFacts struct {
 	addr    string
 	version string
@@ -157,7 +157,7 @@ type serverFacts struct {
 }
 
 // factsOf asks a server. The version comes from HELLO, which every user may call; of INFO,
-// which managed servers or rules may forbid, nothing is known then.
+// which managed servers or rules may forbid, no fact is known then.
 func factsOf(ctx context.Context, c redis.Cmdable) (serverFacts, error) {
 	f := serverFacts{info: map[string]string{}}
 	hello, err := c.(interface {

@@ -53,7 +53,7 @@ func TestCheckRefusesMisuse(t *testing.T) {
 	refused(t, check(backend.ConsumerInfo{Name: "c", Per: backend.PerGroup, Source: 7}), `"c"`, "source")
 }
 
-// What a namespace was created with holds for everyone; so two processes never look for a
+// The settings of a new namespace hold for all; so two processes never look for a
 // resource in two places.
 func TestCheckKnowsTheShapeOfTheNamespace(t *testing.T) {
 	c := redistest.Shared(t).Client(t)
@@ -70,7 +70,7 @@ func TestCheckKnowsTheShapeOfTheNamespace(t *testing.T) {
 }
 
 // A consumer that is of another kind than it was does not start: all consumers of its process would
-// wait for it. What it was takes nothing into account that may change.
+// wait for it. The settings do not depend on anything that may change.
 func TestCheckKnowsWhatAConsumerWas(t *testing.T) {
 	be := on(redistest.Shared(t).Client(t), redistest.Namespace(t), leaseredis.WithTags(3))
 	streams := backend.ConsumerInfo{Name: "s", Per: backend.PerGroup, Source: leaseredis.StreamSource{Names: []string{"a"}}}
@@ -124,7 +124,7 @@ func TestCheckLooksAtTheServersSettings(t *testing.T) {
 	}
 }
 
-// All rights that are missing are named at once, and nothing is asked that managed servers forbid.
+// All rights that are missing are named at once, and no command is sent that managed servers forbid.
 func TestCheckNamesAllMissingRights(t *testing.T) {
 	s := redistest.Shared(t)
 	name := redistest.Namespace(t)
@@ -236,7 +236,7 @@ func TestCheckDoesNotWaitForEver(t *testing.T) {
 	refused(t, on(gone, "x").Check(t.Context(), nil), "cannot be reached", "127.0.0.1:1")
 }
 
-// silent accepts connections and says nothing.
+// silent accepts connections and never answers.
 func silent(t *testing.T) (net.Listener, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err == nil {

@@ -39,7 +39,7 @@ func client(t testing.TB, set func(*redis.Options)) *redis.Client {
 func TestClientsThatCannotBeUsedAreRefused(t *testing.T) {
 	addr := redistest.Shared(t).Addr()
 	refused(t, leaseredis.New(nil).Check(t.Context(), nil), "no client")
-	// Who publishes, or looks, without having checked.
+	// A process that publishes, or looks, without having checked.
 	refused(t, leaseredis.New(nil).Publish(t.Context(), []backend.Event{{Topic: "t", Kind: "kind", Payload: []byte("{}")}}), "no client")
 	_, err := leaseredis.New(nil).Status(t.Context())
 	refused(t, err, "no client")
@@ -67,7 +67,7 @@ func TestClientsThatCannotBeUsedAreRefused(t *testing.T) {
 	}
 }
 
-// What an application sets for its own sake stops no consumer, and nothing is left running.
+// Settings that an application makes for its own sake stop no consumer, and no goroutine is left running.
 func TestClientsOfAllKinds(t *testing.T) {
 	for name, set := range map[string]func(*redis.Options){
 		"one_connection": func(o *redis.Options) { o.PoolSize, o.MaxActiveConns = 1, 1 },
@@ -167,7 +167,7 @@ func TestAFailoverClient(t *testing.T) {
 	kit.Eventually(t, "the message after that is handled", func() bool { return n.Load() == 2 })
 }
 
-// An event that is due in thousands of years costs nothing until then.
+// An event that is due in thousands of years is free until then.
 func TestAnEventFarAhead(t *testing.T) {
 	be := fresh(t)
 	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))

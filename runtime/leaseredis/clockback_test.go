@@ -10,7 +10,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
-// The server's clock was an hour ahead and is set back. What was to happen within moments then happens within moments now: a
+// The server's clock was an hour ahead and is set back. Events that were due within moments then happen within moments now: a
 // dead session ends, a parked message is retried, a delayed event joins the log, and leases are granted.
 func TestNothingWaitsForAClockThatWasSetBack(t *testing.T) {
 	t.Parallel()
@@ -59,7 +59,7 @@ func TestNothingWaitsForAClockThatWasSetBack(t *testing.T) {
 	if took := time.Since(began); took < time.Second {
 		t.Errorf("they came after %v, before it was time", took)
 	}
-	// What is delayed until a time of the wall is due at that time, whatever the scripts' clock says.
+	// An event delayed until a time of the wall is due at that time, whatever the scripts' clock says.
 	at := kit.Must[time.Time](t)(c.Time(t.Context()).Result()).Add(30 * time.Minute)
 	kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "k", Payload: []byte("3"), At: at}}))
 	zs := c.ZRangeWithScores(t.Context(), "{"+ns+"0}:delayed", 0, -1).Val()

@@ -88,7 +88,7 @@ func (c *commit) run(ctx context.Context) (fenced []string, err error) {
 			return nil, err
 		}
 	}
-	// What was asked about is noted last: before its message is a dead letter, nobody can replay it.
+	// The item that was asked about is noted last: before its message is a dead letter, no process can replay it.
 	if err := c.tellAsked(ctx); err != nil {
 		return nil, err
 	}
@@ -176,7 +176,7 @@ func (c *commit) send(ctx context.Context, entries []*commitEntry) (missing map[
 				}
 				missing[e] = texts(r[2])
 			case "unusable":
-				err = cmp.Or(err, fmt.Errorf("%s: key %q is a %s that another program put there; rename or delete it, nothing was changed", e.Resource, text(r[2]), text(r[3])))
+				err = cmp.Or(err, fmt.Errorf("%s: key %q is a %s that another program put there; rename or delete it; no key was changed", e.Resource, text(r[2]), text(r[3])))
 			}
 		}
 	}

@@ -99,7 +99,7 @@ func TestAMessageThatSomebodyDeletedBecomesADeadLetterWithoutPayload(t *testing.
 		p := a.Due()
 		kit.Equal(t, "parked", len(p.Messages), 1)
 		kit.Equal(t, "the message parked", p.Messages[0].ID, id[2])
-		// What never was is an error that names it, and nothing is stored.
+		// A dead letter that never was is an error that names it, and no key is stored.
 		for _, p := range []backend.Progress{
 			{Park: []backend.Park{{ID: "9999999999999999-0", Lane: "k", Attempt: 1}}},
 			{Dead: []backend.Dead{{ID: "nonsense", Attempt: 1}}},

@@ -93,7 +93,7 @@ func wordOf[T fmt.Stringer](word string, values ...T) (v T) {
 	return v
 }
 
-// errUnknownConsumer: nobody ever registered the consumer.
+// errUnknownConsumer: no process ever registered the consumer.
 var errUnknownConsumer = errors.New("no such consumer has run")
 
 // info returns what is known of a consumer: in this process, else what is stored. It returns
@@ -118,7 +118,7 @@ func (cat *catalog) info(ctx context.Context, consumer string) (backend.Consumer
 }
 
 // viewed says how a consumer's messages are copied for it: the word for it, or empty when
-// it reads topics, an application's streams or nothing.
+// it reads topics, an application's streams or none.
 func viewed(info backend.ConsumerInfo) string {
 	if info.Source != nil || info.Announced {
 		return ""
@@ -131,7 +131,7 @@ func viewed(info backend.ConsumerInfo) string {
 }
 
 // attach notes a consumer under every tag, creates its views and fills them with what the log
-// holds. It returns where its resources begin. Calls that change nothing cost nothing.
+// holds. It returns where its resources begin. Calls that have no effect are free.
 func (cat *catalog) attach(ctx context.Context, sh *shape, info backend.ConsumerInfo) (cursor, error) {
 	if err := checkSource(info); err != nil {
 		return "", err
@@ -260,7 +260,7 @@ func (cat *catalog) discover(ctx context.Context, sh *shape, info backend.Consum
 		if info.Announced {
 			return nil, nil
 		}
-		// Those that are wanted are registered; held ones are among them, and nobody has to look at these.
+		// Those that are wanted are registered; held ones are among them, and no process has to look at these.
 		wanted := map[string]bool{}
 		for tag := range sh.tags {
 			names, err := cat.members(ctx, cat.prefix(tag)+"want:"+info.Name)

@@ -54,7 +54,7 @@ func (p position) after() string {
 	return "(" + p.id()
 }
 
-// parsePosition reads "ms" or "ms-seq". What is neither is the beginning.
+// parsePosition reads "ms" or "ms-seq". Other texts are the beginning.
 func parsePosition(s string) position {
 	ms, seq, _ := strings.Cut(s, "-")
 	var p position

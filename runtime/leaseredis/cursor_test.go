@@ -108,7 +108,7 @@ func TestPackedMessages(t *testing.T) {
 	})
 }
 
-// Whatever a server answers, reading it ends with entries or an error.
+// For any answer of a server, reading it ends with entries or an error.
 func TestRepliesThatAreNone(t *testing.T) {
 	good := "*1\r\n*2\r\n$3\r\n5-1\r\n*2\r\n$1\r\na\r\n$2\r\nbc\r\n"
 	es, err := parseEntries([]byte(good))

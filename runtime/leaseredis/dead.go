@@ -67,7 +67,7 @@ type deadSource struct {
 	after, through int64    // the numbers between which to look next
 	numbers        []string // to be looked up, if ids are asked for
 	page           []deadLetter
-	done           bool // there is nothing behind the page
+	done           bool // there is none behind the page
 }
 
 // deadSearch goes through what a filter selects, over all tags.
@@ -510,7 +510,7 @@ func (cat *catalog) deadCounts(ctx context.Context, sh *shape, consumer string) 
 	})
 }
 
-// flag is how scripts are told yes and no.
+// flag is how scripts get yes and no.
 func flag(yes bool) int {
 	if yes {
 		return 1

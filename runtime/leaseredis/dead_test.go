@@ -41,7 +41,7 @@ func TestDeadLettersKeptAndDroppedAddUp(t *testing.T) {
 		kit.Equal(t, "kept", len(kept), 10_000)
 		kit.Equal(t, "kept and dropped", len(kept)+r.DeadLettersDropped, total)
 		kit.Equal(t, "the oldest that is kept", kept[0].ID, first.ID)
-		// Without a bound nothing goes.
+		// Without a bound none goes.
 		free := New(a.client, WithNamespace(a.namespace), WithMaxDeadLetters(0))
 		r, err = free.Maintain(t.Context(), []backend.ConsumerInfo{a.Info})
 		kit.OK(t, err)
@@ -76,7 +76,7 @@ func TestDeadLettersAreListedAndMovedOverAllTags(t *testing.T) {
 		one, err := a.DeadLetters(t.Context(), operate.DeadLetterFilter{IDs: []string{all[99].ID, "nonsense"}})
 		kit.OK(t, err)
 		kit.Equal(t, "found by id", fmt.Sprint(len(one), one[0].ID, one[0].Payload == nil), fmt.Sprint(1, all[99].ID, true))
-		// A reply that is lost moves and counts nothing twice.
+		// A reply that is lost moves and counts no letter twice.
 		a.Replay(t.Context(), operate.DeadLetterFilter{IDs: []string{all[0].ID}})
 		a.Purge(t.Context(), operate.DeadLetterFilter{IDs: []string{all[1].ID}})
 		faults := a.breaks()

@@ -6,7 +6,7 @@
 // On one server whose append-only file is on, or on a cluster as long as no failover drops
 // acknowledged writes: every published message is handled, a dead letter with its reason, or still
 // pending; it is delivered at least once, in order within its topic, and within its key across
-// topics. An owner that was paused or cut off changes nothing: every write carries the
+// topics. An owner that was paused or cut off has no effect: every write carries the
 // epoch of its lease and is refused by the script that would make it when the epoch is old.
 // Epochs are at least the server's clock in microseconds, so that they rise even when a
 // replica that missed the last ones is promoted.
@@ -27,14 +27,14 @@
 // entry per tag and one heartbeat for it, whatever it owns.
 //
 // The heartbeats go over connections of their own, and each process has one more to each server: when that is gone, and the process has noted
-// no other, others end its session, long before its TTL (see watch.go). When the nodes of a shard are lost and nobody takes
+// no other, others end its session, long before its TTL (see watch.go). When the nodes of a shard are lost and no process takes
 // their place, processes go on with the tags that are left (a group, a partition and a stream read
 // from all tags, and wait), and enter the others when they are back. When a server's memory is full,
 // publishing fails, and leases, progress and trimming go on. LockAdvisory is held as LockSession is:
-// on Redis nothing costs less.
+// on Redis no lock costs less.
 //
 // Messages are entries of Redis streams, read by a cursor that moves with the fenced
-// commit: there are no consumer groups, so nothing is pending twice, nothing is claimed from an owner
+// commit: there are no consumer groups, so no message is pending twice, none is claimed from an owner
 // who is merely slow, and order survives retries.
 // Their ids are the server's clock in microseconds, or one more than the last.
 //
@@ -43,7 +43,7 @@
 // resource whose messages come from several tags is read from all at once, and gets them in
 // the order of ids up to the least that any of the tags can still give. So that this loses no
 // time and keeps cause before effect, each process raises the ids of a tag above those it has
-// seen under others. What all consumers of a topic have passed is trimmed, about once a second
+// seen under others. Messages that all consumers of a topic have passed are trimmed, about once a second
 // by who reads it, and by Maintain.
 //
 // A consumer that is registered for the first time has its view filled with what topics hold. One whose
@@ -61,7 +61,7 @@
 //
 //	meta                          hash: layout, tags, slots, namespace, last (id of the last message), dead
 //	                              (number of the last dead letter), ownership, replays (how often feeds were
-//	                              to be told of these)
+//	                              to learn of these)
 //	                              clock (µs that a heartbeat has noted), shift and shifted (by how much the server's clock
 //	                              was set back, and when)
 //	none                          never exists, see script.go
@@ -73,7 +73,7 @@
 //	                              a:<consumer> the last part of an attempt to acquire that was granted something
 //	ended                         zset: sessions declared dead or closed, by when
 //	members:<consumer>            set: ids of sessions that are members and not declared dead
-//	consumers                     hash: consumer -> what Register was told, as JSON
+//	consumers                     hash: consumer -> the arguments of Register, as JSON
 //	starts                        hash: consumer -> cursor where it began
 //	paused                        hash: consumer that an operator has paused -> since when (µs)
 //
@@ -101,7 +101,7 @@
 //	v:<consumer>:<resource>       stream: copies of the messages that a PerGroup, PerPartition or PerStream
 //	                              consumer reads as one resource; they come from the topics of this tag only
 //	dirty:<consumer>              zset: resource of such a consumer by the id of its last message
-//	id:<length of topic>:<topic>:<id>   string that expires: an event id that keeps out a second one
+//	id:<length of topic>:<topic>:<id>   string that expires: an event id that dedupes
 //	pub:<publisher>               hash that expires: number of an attempt to publish that was carried out -> last id,
 //	                              low a number below which all are over, until when it is kept at least
 //	delayed, delayed:e            zset: delayed event by when it is due; hash: its content

@@ -17,21 +17,21 @@ import (
 const (
 	feedGap    = 2 * time.Millisecond   // between two looks at a tag that has news all the time
 	feedLeast  = 2 * time.Second        // between looks while hints arrive
-	feedMost   = 4 * time.Second        // and nothing happens
+	feedMost   = 4 * time.Second        // and without news
 	feedAlone  = 500 * time.Millisecond // while they do not
 	feedFailed = time.Second            // at most, after a look that failed
 	feedCall   = time.Second            // one look, while that goes well
-	feedAgain  = 5 * time.Second        // one look at a tag that failed, which nothing waits for
+	feedAgain  = 5 * time.Second        // one look at a tag that failed, without work that waits for it
 )
 
-// feed watches the log and the leases on behalf of one process. What it looks at is complete
+// feed watches the log and the leases on behalf of one process. Its view is complete
 // by itself; hints only make it look sooner, at the tag that they come from.
 type feed struct {
 	r     *reader
 	sh    *shape
 	infos []backend.ConsumerInfo // of those that read the log
 	names []string               // of all
-	views []string               // consumers with views whose resources are told one by one
+	views []string               // consumers with views whose resources are reported one by one
 
 	graces  []any // of sessions, in µs
 	expires []any // consumers whose leases become free by time
@@ -40,7 +40,7 @@ type feed struct {
 	sources []*sourceFeed
 	hints   *hints
 	late    chan lateLook // at tags that failed
-	wait    time.Duration // between looks at a tag where nothing happens
+	wait    time.Duration // between looks at a tag without news
 
 	background context.Context // of what goes on between two calls
 	cancel     context.CancelFunc
@@ -49,7 +49,7 @@ type feed struct {
 
 // tagFeed is what a feed knows of one tag.
 type tagFeed struct {
-	told      int64   // id up to which topics were told
+	told      int64   // id up to which topics were reported
 	views     []int64 // and resources of views
 	ownership int64
 	least     int64 // changes of ownership that this process knew of when it asked
@@ -242,7 +242,7 @@ func (f *feed) idleWait() time.Duration {
 	return feedAlone
 }
 
-// pace looks less often while nothing happens.
+// pace looks less often while there is no news.
 func (f *feed) pace(news *backend.News) {
 	if len(news.Topics)+len(news.Resources) > 0 || news.Ownership || news.Parked {
 		f.wait = feedLeast
@@ -428,7 +428,7 @@ func (f *feed) read(tag int, value any, news *backend.News) error {
 	return nil
 }
 
-// told is the id up to which everything was told, and whether there is more.
+// told is the id up to which everything was reported, and whether there is more.
 func told(names []any, score, last int64) (int64, bool) {
 	if len(names) >= 1000 {
 		return score, true

@@ -54,7 +54,7 @@ func noop(kind string, n *atomic.Int64) lease.Handler {
 	})
 }
 
-// A process that has nothing to do asks little, whatever it watches.
+// A process that has no work asks little, whatever it watches.
 func TestAnIdleProcessAsksLittle(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -92,7 +92,7 @@ func TestAnIdleProcessAsksLittle(t *testing.T) {
 	}
 }
 
-// From publish to handler it takes about a millisecond when nothing else happens.
+// From publish to handler it takes about a millisecond on an idle system.
 func TestAHintWakesAtOnce(t *testing.T) {
 	be := fresh(t)
 	handled := make(chan time.Time, 1)

@@ -59,7 +59,7 @@ type fetchedItem struct {
 	ins   []input
 	at    []position // the cursor's
 	reads []*read    // one for each input, with all that the rounds have read
-	now   []*read    // those of the present round; nil where nothing is left to read
+	now   []*read    // those of the present round; nil where no read is left
 	begun bool
 	bound position // messages from here on may still be preceded by others; zero: none
 }
@@ -207,7 +207,7 @@ func (f *fetch) read(ctx context.Context, items []*fetchedItem, reads []*read) e
 		v, err := c.Result()
 		if redis.HasErrorPrefix(err, "NOSCRIPT") {
 			if _, err = f.r.run(ctx, tag, scripts.clock, seen); err == nil {
-				return f.read(ctx, items, reads) // what was read says nothing without it
+				return f.read(ctx, items, reads) // the entries have no meaning without it
 			}
 		}
 		if err = failure(err); err != nil {
@@ -346,7 +346,7 @@ func (f *fetch) leaveOut(ctx context.Context, it *fetchedItem, n int) error {
 }
 
 // distrust begins again where a position in the log is one that no clock can have given: messages would be
-// passed over. What was passed is trimmed, so that little comes twice.
+// passed over. Passed entries are trimmed, so that little comes twice.
 func (r *reader) distrust(resource string, at []position) {
 	for i, p := range at {
 		if p.ms > never {
@@ -465,7 +465,7 @@ func (f *fetch) ordered(it *fetchedItem) (out []merged, more bool) {
 			f.r.saw(int64(last.ms)) // the other tags' ids rise above it
 		}
 		if len(it.ins) > 1 && r.cut {
-			// What follows the last one read was not read.
+			// Entries behind the last one read were not read.
 			if after := (position{last.ms, last.seq + 1}); !bounded || after.compare(bound) < 0 {
 				bound, bounded = after, true
 			}

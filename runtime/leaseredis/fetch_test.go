@@ -164,7 +164,7 @@ func TestPoisonEntriesBecomeDeadLetters(t *testing.T) {
 	}
 }
 
-// Cuts fall between entries that share a millisecond, and nothing is read twice or left out.
+// Cuts fall between entries that share a millisecond, and no entry is read twice or left out.
 func TestCutsBetweenEntriesOfOneMillisecond(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	namespace := redistest.Namespace(t)
@@ -217,7 +217,7 @@ func TestABrokenLinkIsNotTheEndOfTheLog(t *testing.T) {
 	kit.Equal(t, "messages", len(fs[0].Messages), 5)
 }
 
-// Large messages are read a few at a time, whatever the limit, and nothing is left out.
+// Large messages are read a few at a time, whatever the limit, and no message is left out.
 func TestLargeMessagesAreReadAFewAtATime(t *testing.T) {
 	for _, tags := range []int{1, 3} {
 		be := on(redistest.Shared(t).Client(t), redistest.Namespace(t), leaseredis.WithTags(tags), leaseredis.WithLogger(discard))

@@ -275,7 +275,7 @@ func TestItemsAreShared(t *testing.T) {
 	f.exclusive()
 }
 
-// What a process had not done when it stopped, it does when it runs again.
+// A process that runs again does the work that was left when it stopped.
 func TestARestartDoesWhatWasLeft(t *testing.T) {
 	f := newFleet(t, redistest.Shared(t))
 	f.publish(1, names(6)...)
@@ -324,7 +324,7 @@ func TestWhatALostProcessHadNotDone(t *testing.T) {
 	f.exclusive()
 }
 
-// What wakes processes up is no keyspace notification, and nothing of the
+// Processes are not woken by keyspace notifications, and no setting of the
 // server's configuration is changed.
 func TestNoKeyspaceNotifications(t *testing.T) {
 	t.Parallel()
@@ -397,7 +397,7 @@ func TestStreamsOfLostProcessesGoOn(t *testing.T) {
 	t.Logf("%d streams of 2 lost processes went to the others", had)
 }
 
-// What is done is gone from the server, of one stream and of several.
+// Finished work is gone from the server, of one stream and of several.
 func TestDoneIsGone(t *testing.T) {
 	f := newFleet(t, redistest.Shared(t))
 	client := f.server.Client(t)
@@ -458,7 +458,7 @@ func TestLossAndNormalEnd(t *testing.T) {
 	f.exclusive()
 }
 
-// What happens goes to the logger that was given, and no payload with it.
+// Events go to the logger that was given, and no payload with it.
 func TestLogger(t *testing.T) {
 	f := newFleet(t, redistest.Shared(t))
 	var out lines
@@ -503,7 +503,7 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
-// What cannot be read at the start does not keep a process from the rest.
+// A stream that cannot be read at the start does not keep a process from the rest.
 func TestStartsBesideWhatIsBroken(t *testing.T) {
 	f := newFleet(t, redistest.Shared(t))
 	client := f.server.Client(t)
@@ -522,7 +522,7 @@ func TestStartsBesideWhatIsBroken(t *testing.T) {
 }
 
 // An owner that takes ten times the time after which a dead one is replaced keeps
-// what it has, whoever joins, and however the others look for work. A machine that stands still for longer than that time ends
+// what it has, for any member that joins, and however the others look for work. A machine that stands still for longer than that time ends
 // sessions, which takes leases from their owners as well: then the time is doubled.
 func TestSlowIsNotDead(t *testing.T) {
 	t.Parallel() // it mostly waits

@@ -99,8 +99,8 @@ func rounds(few, many int) int {
 	return few
 }
 
-// What another program adds to streams that consumers read, with whatever ids and fields, is handled or a dead
-// letter. What stands beside it is handled, and the operator's commands go on.
+// An entry that another program adds to streams that consumers read, with whatever ids and fields, is handled or a dead
+// letter. Its neighbours are handled, and the operator's commands go on.
 func TestAForeignWriterBesideAWellBehavedOne(t *testing.T) {
 	t.Parallel()
 	t.Run("streams", func(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// When the server's memory is full, publishing fails, and what is there is worked on all the
-// same: nobody loses a lease, and progress is stored, so that what was handled can be trimmed.
+// When the server's memory is full, publishing fails, and consuming goes
+// on: no process loses a lease, and progress is stored, so that what was handled can be trimmed.
 func TestFullMemory(t *testing.T) {
 	server := redistest.Start(t, redistest.Config("maxmemory-policy", "noeviction"))
 	c := server.Client(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/backend"
 )
 
-// Whatever stands in the place of an id, of a cursor or of a stored message, reading
+// For any text in the place of an id, of a cursor or of a stored message, reading
 // it ends; and what was written is read back as it was.
 
 func FuzzMessageID(f *testing.F) {

@@ -37,7 +37,7 @@ func (h *holdings) gave(session, consumer string, refs []backend.Ref) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range refs {
-		if held := h.of[session][consumer]; held[r.Resource] == r.Epoch { // else it was taken again meanwhile
+		if held := h.of[session][consumer]; held[r.Resource] == r.Epoch { // else it was taken again in between
 			delete(held, r.Resource)
 		}
 	}

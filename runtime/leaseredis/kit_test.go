@@ -42,7 +42,7 @@ func survey(t testing.TB, be *leaseredis.Backend, c backend.ConsumerInfo) backen
 	return kit.Must[[]backend.Survey](t)(be.Survey(context.Background(), []string{c.Name}))[0]
 }
 
-// discard logs nothing.
+// discard logs no line.
 var discard = slog.New(slog.DiscardHandler)
 
 // tagOf is the tag of a topic, of so many.

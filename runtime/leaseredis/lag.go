@@ -27,7 +27,7 @@ type looked struct {
 	at       position
 }
 
-// eachInput passes on what the server tells of the streams of resources, tag by tag, without reading their messages.
+// eachInput passes on what the server reports of the streams of resources, tag by tag, without reading their messages.
 func (st *streams) eachInput(ctx context.Context, sh *shape, info backend.ConsumerInfo, at map[string]cursor, each func(l looked, s streamInfo, now int64) error) error {
 	byTag := map[int][]looked{}
 	for resource, c := range at {
@@ -65,7 +65,7 @@ func (st *streams) warnOther(consumer, key string) {
 	st.warn("type "+key, "a key that is to be a stream holds something else; it is read when it is one", "consumer", consumer, "key", key)
 }
 
-// unread tells of each resource whether messages follow its cursor.
+// unread reports for each resource whether messages follow its cursor.
 func (st *streams) unread(ctx context.Context, sh *shape, info backend.ConsumerInfo, at map[string]cursor) (map[string]bool, error) {
 	out := make(map[string]bool, len(at))
 	for resource := range at {

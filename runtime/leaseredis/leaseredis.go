@@ -51,8 +51,8 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// WithObserver sets who is told of what the backend itself does, see
-// operate.ObservedTopology. Default nobody.
+// WithObserver sets the observer of what the backend itself does, see
+// operate.ObservedTopology. Default none.
 func WithObserver(o operate.Observer) Option { return func(b *Backend) { b.observer = o } }
 
 // WithTags sets over how many hash tags the namespace is spread, 1 to 256, when it is

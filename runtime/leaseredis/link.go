@@ -39,7 +39,7 @@ type sight struct {
 	beat  string
 }
 
-// gone returns those whose connection the server does not have any more. It looks at more, too: that these are gone proves nothing until
+// gone returns those whose connection the server does not have any more. It looks at more, too: that these are gone is no proof until
 // they have been seen.
 func (l *link) gone(ctx context.Context, of map[neighbour][]int, more ...int64) (map[neighbour][]int, error) {
 	if len(of) == 0 {
@@ -64,7 +64,7 @@ func (l *link) gone(ctx context.Context, of map[neighbour][]int, more ...int64) 
 	return gone, nil
 }
 
-// errUnprovable: on this server the id of a connection proves nothing.
+// errUnprovable: on this server the id of a connection is no proof.
 var errUnprovable = errors.New("the ids of connections cannot be used")
 
 var errLinkBroken = errors.New("leaseredis: the connection by which others see that this process lives has ended")

@@ -15,7 +15,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
-// BenchmarkPublish appends events of 60 bytes, so many to a call, to a topic that nobody
+// BenchmarkPublish appends events of 60 bytes, so many to a call, to a topic that no process
 // reads by group, and to one whose messages are copied for a group.
 func BenchmarkPublish(b *testing.B) {
 	for _, n := range []int{1, 100, 1000} {
@@ -36,7 +36,7 @@ func BenchmarkPublish(b *testing.B) {
 }
 
 // BenchmarkDrain reads and commits a backlog of 1,000,000 messages on 10 topics, 500 at a
-// time, through the whole runtime with a handler that does nothing.
+// time, through the whole runtime with a handler that returns at once.
 func BenchmarkDrain(b *testing.B) {
 	const backlog, batch = 1_000_000, 500
 	for _, per := range []backend.Per{backend.PerTopic, backend.PerGroup, backend.PerPartition} {

@@ -8,11 +8,11 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// Who writes to a stream trims it, too, and may delete what was not read. Redis 7 counts the entries that it was ever
+// The writer of a stream trims it, too, and may delete what was not read. Redis 7 counts the entries that it was ever
 // given: those up to a position are that number less those behind it. When this rises by more than were read, some were deleted
-// before they were. When it falls, the stream is another one than before, of which nothing was read.
+// before they were. When it falls, the stream is another one than before, of which no entry was read.
 //
-// An older server does not count. There it is noticed when the first unread entry goes while nothing is read.
+// An older server does not count. There it is noticed when the first unread entry goes while none is read.
 
 // streamReads is how far this process has read streams of applications.
 type streamReads struct {
@@ -68,7 +68,7 @@ type lostEntries struct {
 	store string
 }
 
-// verify compares what was read of a stream with what the server tells of it. before is what was stored of it, if the
+// verify compares what was read of a stream with what the server reports of it. before is what was stored of it, if the
 // position is one that it was stored with.
 func (r *streamReads) verify(consumer, stream string, info streamInfo, before func() (at position, passed int64, ok bool)) (out lostEntries) {
 	r.mu.Lock()
@@ -113,8 +113,8 @@ func (r *streamReads) verify(consumer, stream string, info streamInfo, before fu
 	return out
 }
 
-// verify tells of entries of streams that were deleted before they were read, and returns the streams that are to be read
-// again. What was passed is stored, for who takes the streams over.
+// verify reports entries of streams that were deleted before they were read, and returns the streams that are to be read
+// again. Its position is stored, for the next owner of the streams.
 func (f *sourceFeed) verify(ctx context.Context, which []int, infos []streamInfo) (again []int) {
 	cat, name := f.cat, f.info.Name
 	sh, err := cat.shape(ctx)

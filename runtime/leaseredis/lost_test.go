@@ -17,7 +17,7 @@ import (
 )
 
 // A server is emptied, and another process creates the namespace again before this one has noticed: its
-// consumers have to be registered again all the same.
+// consumers have to be registered again anyway.
 func TestANamespaceThatOthersHaveCreatedAgain(t *testing.T) {
 	for name, spec := range map[string]lease.Spec{
 		"topics": {Per: backend.PerTopic, Topics: []string{"*"}},
@@ -36,7 +36,7 @@ func TestANamespaceThatOthersHaveCreatedAgain(t *testing.T) {
 			publish()
 			kit.Eventually(t, "the first message is handled", func() bool { return n.Load() == 1 })
 
-			// In one step, so that no script of the running process finds nothing.
+			// In one step, so that no script of the running process finds it empty.
 			meta := kit.Must[map[string]string](t)(server.Client(t).HGetAll(t.Context(), "{x0}:meta").Result())
 			kit.OK(t, server.Client(t).Eval(t.Context(), `redis.call('FLUSHALL')
 				redis.call('HSET', KEYS[1], 'layout', '1', 'tags', ARGV[1], 'slots', ARGV[2], 'namespace', ARGV[3], 'last', '0')

@@ -29,7 +29,7 @@ type keeper struct {
 }
 
 // Maintain trims the log, keeps dead letters and executed items to their bounds, and forgets
-// sessions and streams that are no more. One replica at a time does it; for others there is nothing
+// sessions and streams that are gone. One replica at a time does it; for others there is no work
 // to do.
 func (k *keeper) Maintain(ctx context.Context, consumers []backend.ConsumerInfo) (operate.MaintainReport, error) {
 	var r operate.MaintainReport
@@ -46,7 +46,7 @@ func (k *keeper) Maintain(ctx context.Context, consumers []backend.ConsumerInfo)
 		return r, nil
 	}
 	defer release()
-	var errs []error // what fails keeps nothing else from being done
+	var errs []error // a failure does not keep the rest from being done
 	add := func(n *int, what string) func(int, error) {
 		return func(some int, err error) {
 			*n += some
@@ -164,7 +164,7 @@ func (k *keeper) dropEnded(ctx context.Context, sh *shape, tag int, info backend
 	return dropped, len(items) - dropped, nil
 }
 
-// forgetStreams drops streams that have been without work for long and of which nothing is
+// forgetStreams drops streams that have been without work for long and of which no message is
 // left. The epoch of one that comes again is higher: it is at least the time.
 func (k *keeper) forgetStreams(ctx context.Context, sh *shape, info backend.ConsumerInfo) (n int, err error) {
 	if release, err := k.takeToken(ctx, sh, "swept:"+info.Name, sweepEvery); err != nil || release == nil {
@@ -195,7 +195,7 @@ func (k *keeper) forgetStreams(ctx context.Context, sh *shape, info backend.Cons
 	return n, nil
 }
 
-// withoutMessages returns the streams of which the log holds nothing.
+// withoutMessages returns the streams of which the log holds no message.
 func (k *keeper) withoutMessages(ctx context.Context, sh *shape, info backend.ConsumerInfo, streams []string) ([]string, error) {
 	type part struct{ stream, key string }
 	var parts []part

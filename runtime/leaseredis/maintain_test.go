@@ -22,7 +22,7 @@ func TestOneReplicaDoesTheHousekeeping(t *testing.T) {
 		kit.OK(t, err)
 		kit.Equal(t, "dropped by the other", r.DeadLettersDropped, 0)
 		release()
-		release() // gives back nobody else's
+		release() // gives back no other process's
 		r, err = b.Maintain(t.Context(), []backend.ConsumerInfo{info})
 		kit.OK(t, err)
 		kit.Equal(t, "dropped", r.DeadLettersDropped, 2)

@@ -61,7 +61,7 @@ func (in interned) of(b []byte) string {
 const lastMilli = 253402300799999
 
 // raw makes a message of an entry. An entry that somebody else wrote, without the payload
-// field, has all its fields as payload, so that nothing of it is lost in a dead letter.
+// field, has all its fields as payload, so that no field is lost in a dead letter.
 func (e *entry) raw(n naming, in input, topic string, texts interned, maxPayload int) backend.Raw {
 	r := backend.Raw{ID: messageID(in, e.at), Topic: topic, Kind: n.defaultKind}
 	if n.log {

@@ -9,7 +9,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// What is stored under names that are refused by now can be seen, paused and forgotten.
+// Data under names that are refused by now can be seen, paused and forgotten.
 func TestNamesThatAreRefusedCanBeForgotten(t *testing.T) {
 	client, namespace := redistest.Shared(t).Client(t), redistest.Namespace(t)
 	be := on(client, namespace)

@@ -9,7 +9,7 @@ import (
 
 // An item is kept under the tag of its own name, since messages of any resource may name it. So it
 // is begun and ended in steps: the lease is looked at under its tag, then the item is written under
-// the item's, with the lease it was begun under. What is written after the lease has ended does no
+// the item's, with the lease it was begun under. A note written after the lease has ended does no
 // harm: it is an execution that the next owner hears of as unknown, or that told the truth about
 // its end.
 
@@ -43,7 +43,7 @@ func (l *ledger) startOnce(ctx context.Context, session, consumer string, ref ba
 		}
 	}
 	ended := []any{"", "", ""}
-	for range 3 { // it changes hands meanwhile at most
+	for range 3 { // it changes hands in between at most
 		reply, err := l.run(ctx, tag, scripts.startonce, append([]any{consumer, key, session, ref.Resource, ref.Epoch, message, look, seq}, ended...)...)
 		if err != nil {
 			return 0, err

@@ -309,7 +309,7 @@ func (o *operator) Leases(ctx context.Context, consumer string, limit int) ([]op
 	return backend.LeaseStatuses(views, limit), nil
 }
 
-// views is leases for operators: nothing for a consumer that nobody knows.
+// views is leases for operators: none for an unknown consumer.
 func (o *operator) views(ctx context.Context, consumer, resource string) (views []backend.LeaseView, err error) {
 	err = o.repeat(ctx, func() error {
 		sh, err := o.shape(ctx)
@@ -334,8 +334,8 @@ const forgetStep = 200
 
 // Forget deletes a consumer that no live process is a member of, with its leases, cursors,
 // parked messages and executed items, so that the log need not be kept for it any longer: one
-// that was renamed, say. It refuses while there are dead letters; replay or purge them first.
-// It can be repeated; a process that starts meanwhile begins anew.
+// that was renamed, for example. It refuses while there are dead letters; replay or purge them first.
+// It can be repeated; a process that starts in between begins again.
 func (o *operator) Forget(ctx context.Context, consumer string) error {
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("leaseredis: forget consumer %q: %w", consumer, fmt.Errorf(format, args...))

@@ -140,7 +140,7 @@ func TestSetCursorDropsManyFailuresStepByStep(t *testing.T) {
 		}
 		a.Commits(p)
 		kit.Equal(t, "dead letters", len(a.Dead()), n/3)
-		// After each step but the last, nobody can take the lease.
+		// After each step but the last, no process can take the lease.
 		faults := a.breaks()
 		steps := 0
 		b := a.another()

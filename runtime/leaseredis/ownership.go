@@ -189,7 +189,7 @@ func unexpected(a answer) error {
 
 // Acquire takes free resources, tag by tag, in an order that follows from the attempt's id: so
 // members that ask at once begin at different tags, and a repeated attempt goes the same way. LockAdvisory is held
-// as LockSession is: on Redis nothing costs less than the heartbeat.
+// as LockSession is: on Redis no lock costs less than the heartbeat.
 func (o *owner) Acquire(ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
 	sh, err := o.shape(ctx)
 	if err != nil {
@@ -228,7 +228,7 @@ func (o *owner) Acquire(ctx context.Context, req backend.AcquireRequest) ([]back
 					return nil, err
 				}
 			}
-			parts[tag]-- // nothing was taken in that one
+			parts[tag]-- // none was taken in that one
 		}
 	}
 	for _, tag := range tags {

@@ -48,7 +48,7 @@ func (m *meddler) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-// Whatever comes between the look for work and the end of a stream's lease keeps the stream wanted.
+// A message between the look for work and the end of a stream's lease keeps the stream wanted.
 func TestWorkThatComesWhileAStreamIsRetired(t *testing.T) {
 	info := backend.ConsumerInfo{Name: "c", Per: backend.PerStream, Topics: []string{"*"}}
 	for name, meddle := range map[string]func(other *leaseredis.Backend, session string, g backend.Grant){

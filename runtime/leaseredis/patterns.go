@@ -9,9 +9,9 @@ import (
 	"github.com/leasegen/leasegen/runtime/backend"
 )
 
-// Versions of a consumer with other patterns may run side by side while it is deployed. Whoever
-// owns a resource moves the cursor for all of them, so views take what any member's patterns match,
-// and Fetch leaves out nothing of them. A pattern counts from when a session that has it is opened,
+// Versions of a consumer with other patterns may run side by side while it is deployed. The
+// owner of a resource moves the cursor for all of them, so views take what any member's patterns match,
+// and Fetch leaves out none of them. A pattern counts from when a session that has it is opened,
 // or the consumer registered, and is dropped when no member has had it for a while.
 
 // patternsKept is how long a pattern counts beyond the last session that had it: a process that

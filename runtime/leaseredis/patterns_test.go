@@ -14,7 +14,7 @@ import (
 )
 
 // A pattern counts as long as a session has it, and for a while beyond; publishers stop to copy what
-// nobody reads any more.
+// no process reads any more.
 func TestPatternsAreDropped(t *testing.T) {
 	client, namespace := redistest.Shared(t).Client(t), redistest.Namespace(t)
 	be := on(client, namespace, leaseredis.WithTags(2))

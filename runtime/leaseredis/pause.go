@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Pause stops the work on a consumer until Resume. Each tag is told of it in a step of its own, so that it grants no lease
-// from then on. With an error it may be that some tags were told: that is enough for the members to give back all leases.
+// Pause stops the work on a consumer until Resume. Each tag learns of it in a step of its own, so that it grants no lease
+// from then on. With an error it may be that some tags know: that is enough for the members to give back all leases.
 func (o *operator) Pause(ctx context.Context, consumer string) error {
 	return o.setPaused(ctx, "pause", consumer, true)
 }

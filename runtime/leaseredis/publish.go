@@ -32,8 +32,8 @@ type publisher struct {
 // Publish appends events to the log, in their order. Events of one topic, or of topics that
 // share a hash tag, are appended all or none as long as they are at most 1,000 and 1 MB, and 2,500
 // entries with the copies for consumers that do not read by topic, where an entry counts once more for
-// each 3 kB. What is more, or goes to other tags, follows in further steps. How far it got is unknown
-// when Publish returns an error: it has then tried each step for up to ten seconds, and appends nothing twice.
+// each 3 kB. The rest, or what goes to other tags, follows in further steps. How far it got is unknown
+// when Publish returns an error: it has then tried each step for up to ten seconds, and appends no event twice.
 //
 // Between topics of different tags, what is published later has a greater id if the same process
 // has published both, or has read the one before it published the other; otherwise the clocks

@@ -239,8 +239,8 @@ func TestNamesMayBeAnything(t *testing.T) {
 	})
 }
 
-// What others put into a topic's key is told, nothing of the call is published, and it holds
-// up nothing else.
+// A foreign value in a topic's key is reported, no event of the call is published, and it holds
+// up no other call.
 func TestAForeignKeyIsTold(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	namespace := redistest.Namespace(t)

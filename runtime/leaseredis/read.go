@@ -177,13 +177,13 @@ func parseEntries(raw []byte) ([]entry, error) {
 	return out, nil
 }
 
-// reply is what is left of one. After an error it reads nothing more.
+// reply is what is left of one. After an error it reads no more.
 type reply struct {
 	rest []byte
 	err  error
 }
 
-// number reads a line "<sign>n"; -1 is nothing.
+// number reads a line "<sign>n"; -1 is none.
 func (p *reply) number(sign byte) int {
 	end := bytes.IndexByte(p.rest, '\r')
 	if end < 2 || p.rest[0] != sign || len(p.rest) < end+2 {

@@ -49,7 +49,7 @@ func refSteps(sh *shape, s *script, consumer string, leases []backend.Ref, first
 // Retire gives streams back; those without work are not granted until they are registered again.
 //
 // Whether there is work is looked up between two steps: the first notes how often a stream
-// was wanted, the second leaves it wanted when that has changed. So a message that comes meanwhile is not
+// was wanted, the second leaves it wanted when that has changed. So a message that comes in between is not
 // forgotten, and a process that dies in between leaves the stream to be taken over.
 func (o *owner) Retire(ctx context.Context, session, consumer string, leases []backend.Ref) error {
 	sh, err := o.shape(ctx)

@@ -240,7 +240,7 @@ func scaled(t *testing.T, size scale, counting bool) map[string]scriptCost {
 	return m.found()
 }
 
-// What a script does at a time does not grow with what there is: leases, sessions, messages, parked ones, dead letters. In make
+// The work of one script call does not grow with what there is: leases, sessions, messages, parked ones, dead letters. In make
 // test that is a number of commands; make scale judges the time that the server took for one call, too, at a hundred times as much.
 func TestScriptsDoLittleAtATime(t *testing.T) {
 	sizes := []scale{{100, 250, 250, 5, 1}, {600, 1500, 1500, 30, 6}}

@@ -87,7 +87,7 @@ func (d *shards) runAll(ctx context.Context, steps []step) []answer {
 }
 
 // runOn returns what it has when ctx ends: go-redis looks at a context's deadline only if the client
-// was told to, and one node that hangs must not hide what the others answered.
+// is set to, and one node that hangs must not hide what the others answered.
 func (d *shards) runOn(ctx context.Context, client redis.UniversalClient, steps []step) []answer {
 	type part struct {
 		of      []int

@@ -17,7 +17,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/backend"
 )
 
-// leaseChunk is how many leases one script call works on at most: the server does nothing else in that time.
+// leaseChunk is how many leases one script call works on at most: the server serves no other client in that time.
 const leaseChunk = 500
 
 // session is the liveness of this process: an entry under every tag, and one pipelined heartbeat
@@ -90,7 +90,7 @@ func (ss *sessions) OpenSession(ctx context.Context, spec backend.SessionSpec) (
 	if err != nil {
 		close(s.watched)
 		s.end()
-		if ctx.Err() != nil { // it may have been opened: nobody would know of a member that owns nothing
+		if ctx.Err() != nil { // it may have been opened: no process would know of a member that owns no lease
 			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
 			s.Close(closing) // else it expires
@@ -112,8 +112,8 @@ func (ss *sessions) session(id string) *session {
 	return ss.open[id]
 }
 
-// endSilent gives up the connections of sessions that have heard nothing for longer than they
-// live: nobody believes in them any more, and nobody says so.
+// endSilent gives up the connections of sessions that have heard no answer for longer than they
+// live: no process believes in them any more, and no process says so.
 func (ss *sessions) endSilent() {
 	ss.mu.Lock()
 	var silent []*session
@@ -168,7 +168,7 @@ func (ss *sessions) clientClosed() {
 
 func (ss *sessions) namespaceGone() { ss.alarm() }
 
-// alarm tells all sessions that something is wrong: the server was emptied, say.
+// alarm tells all sessions that something is wrong: the server was emptied, for example.
 func (ss *sessions) alarm() {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -298,7 +298,7 @@ func (s *session) Heartbeat(ctx context.Context) error {
 	if over {
 		return backend.ErrSessionLost
 	}
-	if err := s.ss.closed(ctx); err != nil { // with a heartbeat of its own it would hold leases that nobody works on
+	if err := s.ss.closed(ctx); err != nil { // with a heartbeat of its own it would hold leases that no process works on
 		s.end()
 		s.ss.warn("closed", "the application closed its client while consumers ran; their leases are left to expire", "error", err)
 		return backend.ErrSessionLost
@@ -356,7 +356,7 @@ func (s *session) join(tags []int) {
 	}()
 }
 
-// Close gives the session's leases back and ends it. Closing one that is dead changes nothing.
+// Close gives the session's leases back and ends it. Closing one that is dead has no effect.
 func (s *session) Close(ctx context.Context) error {
 	s.leave()
 	var failed error // under one tag; what is held under the others is given back nevertheless
@@ -365,7 +365,7 @@ func (s *session) Close(ctx context.Context) error {
 		again = again[:0]
 		for i, a := range s.ss.runAll(ctx, steps) {
 			switch {
-			case errors.Is(a.err, errShape): // nothing is left
+			case errors.Is(a.err, errShape): // none is left
 			case a.err != nil && !s.has(steps[i].tag): // it was not opened there, or it expires
 			case a.err != nil:
 				failed = cmp.Or(failed, a.err)
@@ -426,7 +426,7 @@ func (ss *sessions) ownClient(ttl time.Duration) redis.UniversalClient {
 		o.ContextTimeoutEnabled = true
 		o.MaxRetries, o.MaxRedirects, o.DialerRetries = -1, 2, 1
 		// A node that hangs is soon given up: while go-redis asks it, of all nodes, for the topology,
-		// nobody learns who has taken its place. And it must not use up what asking takes.
+		// no process learns who has taken its place. And it must not use up what asking takes.
 		patience = min(max(ttl/12, 250*time.Millisecond), time.Second)
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = patience, patience, patience, patience
 		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns, o.PipelinePoolSize = 16, 0, 0, 0, -1
@@ -435,7 +435,7 @@ func (ss *sessions) ownClient(ttl time.Duration) redis.UniversalClient {
 	return nil
 }
 
-// addresses are those of the nodes that a client knows of: the ones that it was told at first may have
+// addresses are those of the nodes that a client knows of: the ones that it got at first may have
 // been replaced since.
 func addresses(c *redis.ClusterClient, patience time.Duration) []string {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

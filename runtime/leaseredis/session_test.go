@@ -19,7 +19,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// proxied returns a backend behind a proxy, whose client repeats nothing, and another straight
+// proxied returns a backend behind a proxy, whose client repeats no call, and another straight
 // to the server.
 func proxied(t *testing.T, opts ...leaseredis.Option) (behind, straight *leaseredis.Backend, p *faultproxy.Proxy) {
 	t.Helper()
@@ -78,7 +78,7 @@ func TestLostReplies(t *testing.T) {
 			kit.OK(t, be.Register(ctx, topical, topics))
 			kit.Equal(t, "resources", survey(t, straight, topical).Resources, 5)
 
-			_ = kit.Acting(t, be, spec.ID, grouped).Acquires(1) // of nobody's: the script is known now
+			_ = kit.Acting(t, be, spec.ID, grouped).Acquires(1) // of no process's: the script is known now
 			req := kit.Acting(t, be, spec.ID, topical).Request(4)
 			unknown(t, p, "acquire", func() error { _, err := be.Acquire(ctx, req); return err })
 			gs := kit.Must[[]backend.Grant](t)(be.Acquire(ctx, req))
@@ -104,7 +104,7 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
-// A client that repeats by itself what it had no reply for is told each grant all the same.
+// A client that repeats by itself what it had no reply for gets each grant anyway.
 func TestAcquireInPartsOverALostReply(t *testing.T) {
 	const n = 2500
 	s := redistest.Shared(t)
@@ -283,7 +283,7 @@ func TestServerRestart(t *testing.T) {
 	kit.Equal(t, "acquired by another", len(other.Acquires(1)), 1)
 }
 
-// Ended sessions are remembered for an hour, so that nothing late brings one back, and then forgotten.
+// Ended sessions are remembered for an hour, so that no late call brings one back, and then forgotten.
 func TestSessionsAreForgotten(t *testing.T) {
 	c := redistest.Shared(t).Client(t)
 	name := redistest.Namespace(t)

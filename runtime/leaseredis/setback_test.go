@@ -21,7 +21,7 @@ func copied(t testing.TB, c *redis.Client, namespace string) (restore func()) {
 	t.Helper()
 	pattern := "{" + namespace + "0}:*"
 	args := []any{pattern}
-	// In one step: living processes write meanwhile.
+	// In one step: living processes write in between.
 	args = append(args, kit.Must[any](t)(c.Eval(t.Context(), `
 		local copy = {}
 		for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
@@ -86,7 +86,7 @@ func TestAServerWithAnOlderClockThatLacksWrites(t *testing.T) {
 		for i := range es {
 			es[i] = backend.Event{Topic: fmt.Sprint("t", i%3), Key: fmt.Sprint("k", i%5), Kind: "kind", Payload: fmt.Appendf(nil, "%q", fmt.Sprint(batch, i))}
 		}
-		// Of a process that has published nothing before.
+		// Of a process that has published no event before.
 		kit.OK(t, on(c, namespace, leaseredis.WithTags(1), leaseredis.WithLogger(discard)).Publish(t.Context(), es))
 	}
 	publish("kept", 30)

@@ -58,7 +58,7 @@ func (d *shards) shape(ctx context.Context) (*shape, error) {
 		case a.err == nil:
 			reached = true
 		case moved(a.err):
-			err = a.err // it follows when it can: whoever needs it then finds it missing
+			err = a.err // it follows when it can: a call that needs it then finds it missing
 		default:
 			return nil, fail(fmt.Sprintf("prepare namespace %q", d.namespace), a.err)
 		}

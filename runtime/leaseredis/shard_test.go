@@ -15,7 +15,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
-// What is kept on the nodes that are left goes on when a shard is lost, and the rest follows
+// Work on the nodes that are left goes on when a shard is lost, and the rest follows
 // when it comes back.
 func TestALostShardStopsOnlyWhatIsKeptThere(t *testing.T) {
 	t.Parallel()
@@ -96,7 +96,7 @@ func TestALostShardStopsOnlyWhatIsKeptThere(t *testing.T) {
 	kit.Eventually(t, "the last is handled everywhere", awaited(2, all))
 }
 
-// A session that could not enter a tag says nothing of it, and enters it as soon as it can.
+// A session that could not enter a tag does not report it, and enters it as soon as it can.
 func TestASessionEntersWhatComesBack(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -153,7 +153,7 @@ func TestASessionEntersWhatComesBack(t *testing.T) {
 	kit.Equal(t, "acquired by another", len(other.Acquires(64)), 64)
 }
 
-// The nodes that a client was told at its start may be gone when a session is opened later.
+// The nodes that a client got at its start may be gone when a session is opened later.
 func TestASessionOpensWithoutTheFirstNodes(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -20,8 +20,8 @@ import (
 )
 
 // shards is the lower layer of the backend: how a command or a script reaches the server, or the node of a cluster that has its
-// tag, and what is done when that is not where the client believes. It knows tags, scripts and the shape of a namespace, and nothing
-// of leases.
+// tag, and what is done when that is not where the client believes. It knows tags, scripts and the shape of a namespace, and no
+// leases.
 type shards struct {
 	client    redis.UniversalClient
 	namespace string
@@ -71,7 +71,7 @@ func (d *shards) keys(tag int) []string {
 }
 
 // within runs f, which does network calls, but returns when ctx ends: go-redis looks at a
-// context's deadline only if the client was told to. What f would have returned is unknown then.
+// context's deadline only if the client is set to. The result of f is unknown then.
 func within[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
 	type result struct {
 		v   T
@@ -110,14 +110,14 @@ func (d *shards) hget(ctx context.Context, what, key, field string) (string, err
 // result is a command whose answer is a T.
 type result[T any] interface{ Result() (T, error) }
 
-// askTags asks for something under each tag, in one round trip to each node. What is not there is the zero value.
+// askTags asks for something under each tag, in one round trip to each node. A missing one is the zero value.
 func askTags[T any, C result[T]](ctx context.Context, d *shards, tags int, what string,
 	queue func(pipe redis.Pipeliner, prefix string) C) ([]T, error) {
 	return askEach(ctx, d, tags, func(pipe redis.Pipeliner, tag int) C { return queue(pipe, d.prefix(tag)) },
 		func(tag int) string { return "leaseredis: read " + d.prefix(tag) + what })
 }
 
-// askEach asks for n things in one round trip to each node. What is not there is the zero value; doing says what failed.
+// askEach asks for n things in one round trip to each node. A missing one is the zero value; doing says what failed.
 func askEach[T any, C result[T]](ctx context.Context, d *shards, n int,
 	queue func(pipe redis.Pipeliner, i int) C, doing func(i int) string) ([]T, error) {
 	cmds := make([]C, n)
@@ -170,7 +170,7 @@ func (d *shards) patient(ctx context.Context, rounds int) (context.Context, cont
 const reloadEvery = 500 * time.Millisecond
 
 // troubleLasts is how long after the last error the topology is asked for: who is asked first
-// may not have heard of the change, or hang, and requests that wait tell nothing until then.
+// may not have heard of the change, or hang, and requests that wait bring no error until then.
 const troubleLasts = 3 * time.Second
 
 // reloadAfter asks for the cluster's topology, again and again for a while, after an error that may come from an
@@ -199,7 +199,7 @@ func (d *shards) reloadAfter(err error) {
 }
 
 // reload asks the cluster for its present topology, after an error that a change of it may have caused. Without a
-// cluster it does nothing.
+// cluster it has no effect.
 func (d *shards) reload(ctx context.Context, cause error) error {
 	c, ok := d.client.(*redis.ClusterClient)
 	if !ok {
@@ -289,7 +289,7 @@ func (d *shards) pages(ctx context.Context, key, min string) iter.Seq2[[]string,
 	}
 }
 
-// scan returns all that a scan of a key tells of, in pages of the size that it was begun with. It may tell of one twice.
+// scan returns all that a scan of a key finds, in pages of the size that it was begun with. It may find one twice.
 func (d *shards) scan(ctx context.Context, key string, begin func(context.Context) *redis.ScanCmd) ([]string, error) {
 	return ask(ctx, d, key, func(ctx context.Context) (all []string, err error) {
 		it := begin(ctx).Iterator()

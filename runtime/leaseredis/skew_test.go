@@ -11,7 +11,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
-// The ids of a tag may be far ahead of its clock: a master with a fast one was replaced by another. What reads
+// The ids of a tag may be far ahead of its clock: a master with a fast one was replaced by another. Code that reads
 // several tags goes on at once, in order, and ids of the other tags follow.
 func TestIdsThatAreAheadOfTheClocks(t *testing.T) {
 	for _, ahead := range []time.Duration{50 * time.Second, 10 * time.Minute, 5 * time.Hour} {

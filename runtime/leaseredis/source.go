@@ -12,7 +12,7 @@ import (
 // log: their entries are the messages. Generated code sets it as lease.Spec.Source. It goes
 // with PerTopic, where each stream is a resource, and with PerGroup, where all are one.
 //
-// The streams are only read: nothing is written to them, nothing is trimmed. Leases,
+// The streams are only read: no entry is written to them, none is trimmed. Leases,
 // cursors, parked messages and dead letters are kept under leasegen's own keys, so a stream
 // may have any name and lie anywhere in a cluster. One that does not exist yet is waited for.
 //

@@ -16,7 +16,7 @@ const (
 	sourceBlock    = 250 * time.Millisecond // of a read that waits, on one server
 	sourcePatience = 12 * time.Second       // of the client for that, see ownClient
 	sourceLeast    = 20 * time.Millisecond  // between reads that do not, right after news
-	sourceMost     = time.Second            // and when nothing happens
+	sourceMost     = time.Second            // and without news
 	sourceVerify   = 5 * time.Second        // between looks whether a stream has begun again
 	sourcePace     = 50 * time.Millisecond  // but so long for each, when they are very many
 	sourceStale    = 2 * time.Second        // without a look, after which much may have come
@@ -133,7 +133,7 @@ func (f *sourceFeed) watch(ctx context.Context, signal func()) {
 }
 
 // poll returns which streams have entries that were not told, and whether the server waited for some. An entry that
-// tells of news is sent whole, so where much may have come the streams are only described.
+// brings news is sent whole, so where much may have come the streams are only described.
 func (f *sourceFeed) poll(ctx context.Context, which []int) (names []int, waited bool, err error) {
 	stale := time.Since(f.polled) > sourceStale
 	var unknown, known []int
@@ -158,7 +158,7 @@ func (f *sourceFeed) poll(ctx context.Context, which []int) (names []int, waited
 	return names, waited, err
 }
 
-// follow asks for entries that follow what was told.
+// follow asks for entries that follow the reported ones.
 func (f *sourceFeed) follow(ctx context.Context, which []int) (names []int, waited bool, err error) {
 	if f.own != nil {
 		if names, err = f.block(ctx, which); err == nil {
@@ -216,7 +216,7 @@ func (f *sourceFeed) block(ctx context.Context, which []int) ([]int, error) {
 	return names, err
 }
 
-// describe notes that what streams hold now is told, and returns those that have given an id that was not.
+// describe notes that the present content of streams is reported, and returns those that have given an id that was not.
 func (f *sourceFeed) describe(ctx context.Context, which []int) (news []int, err error) {
 	if len(which) == 0 {
 		return nil, nil
@@ -244,7 +244,7 @@ func (f *sourceFeed) describe(ctx context.Context, which []int) (news []int, err
 	return append(news, again...), nil
 }
 
-// begunAgain looks at the next n streams for whether their last ids are others than were told: smaller ones.
+// begunAgain looks at the next n streams for whether their last ids are others than were reported: smaller ones.
 func (f *sourceFeed) begunAgain(ctx context.Context, which []int, n int) ([]int, error) {
 	var some []int
 	for range n {

@@ -111,7 +111,7 @@ func TestStreamsOfOthersAreReadAsAGroup(t *testing.T) {
 	})
 }
 
-// Entries are handled as they come, by who stands by for them, though nobody tells of them.
+// Entries are handled as they come, by who stands by for them, though no process reports them.
 func TestStreamsOfOthersWakeTheirConsumer(t *testing.T) {
 	eachServer(t, func(t *testing.T, c redis.UniversalClient, ns string) {
 		names := []string{ns + "a", ns + "b"}
@@ -185,7 +185,7 @@ func TestStreamsOfOthersFromNow(t *testing.T) {
 	}
 }
 
-// What cannot be read is refused when it is registered.
+// A stream that cannot be read is refused when it is registered.
 func TestStreamSourcesThatCannotBe(t *testing.T) {
 	be := fresh(t)
 	register := func(info backend.ConsumerInfo) error { return be.Register(t.Context(), info, nil) }

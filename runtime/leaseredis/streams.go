@@ -16,7 +16,7 @@ type streams struct {
 	reads streamReads
 }
 
-// streamInfo is what the server tells of a stream without its entries.
+// streamInfo is what the server reports of a stream without its entries.
 type streamInfo struct {
 	there   bool
 	other   bool     // the key holds something else
@@ -34,7 +34,7 @@ const (
 	describeBytes = 1 << 20 // of entries that XINFO reads, in one script call
 )
 
-// describe tells of streams under one tag, or of applications' (tag below 0), and the server's time in µs when it did.
+// describe reports streams under one tag, or of applications' (tag below 0), and the server's time in µs when it did.
 func (st *streams) describe(ctx context.Context, tag int, keys []string) (infos []streamInfo, now int64, err error) {
 	most := describeKeys
 	if tag < 0 && st.clustered() {
@@ -117,7 +117,7 @@ func (st *streams) behind(ctx context.Context, tag int, key string, s streamInfo
 	if n, first, _, err = st.countBetween(ctx, tag, key, at.after(), "+", 1); err != nil || n == 0 {
 		return 0, position{}, err
 	}
-	// What was passed and is still there is mostly little: a log is trimmed.
+	// Passed entries that are still there are mostly few: a log is trimmed.
 	passed, _, whole, err := st.countBetween(ctx, tag, key, "-", at.id(), countMost)
 	if err != nil {
 		return 0, position{}, err

@@ -14,7 +14,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// A client that asks for the topology knows it then, and an observer hears of that. Without a cluster there is nothing to do.
+// A client that asks for the topology knows it then, and an observer hears of that. Without a cluster there is no work.
 func TestTopologyIsAskedFor(t *testing.T) {
 	t.Parallel()
 	seen := make(chan operate.ObservedTopology, 100)

@@ -15,9 +15,9 @@ import (
 )
 
 // A topic's message is kept until all consumers that match the topic have passed it; one that
-// nobody matches waits for who does. A view's message is kept until its consumer has passed it.
+// no process matches waits for who does. A view's message is kept until its consumer has passed it.
 // Cursors only grow, so what was passed when they were read is passed; a consumer that
-// registers meanwhile is seen by the script that trims.
+// registers in between is seen by the script that trims.
 
 const (
 	trimTopics = 100    // in one script call
@@ -38,7 +38,7 @@ type trimmer struct {
 }
 
 // trim drops what all consumers have passed, and returns how many entries. Of a stream that is
-// empty then nothing is left.
+// empty then none is left.
 func (tr *trimmer) trim(ctx context.Context, sh *shape) (int, error) {
 	total := 0
 	for tag := range sh.tags {
@@ -89,7 +89,7 @@ type look struct {
 }
 
 // due reports that a view with n streams that have messages left is to be looked at whole. Of
-// one with many that is rarely, and never while nothing is published: what is read is trimmed within
+// one with many that is rarely, and never while no message is published: what is read is trimmed within
 // seconds by who reads it, so that held streams need no looking after.
 func (l *looks) due(view viewPart, last int64, n int) bool {
 	if n <= trimAlways {

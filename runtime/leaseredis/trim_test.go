@@ -23,7 +23,7 @@ func passUpTo(t testing.TB, be *leaseredis.Backend, session string, info backend
 	kit.Equal(t, "fenced", len(fenced), 0)
 }
 
-// What every consumer has passed goes, and nothing else; a message that nobody matches stays.
+// Messages that every consumer has passed go, and no others; a message that no process matches stays.
 func TestTrimKeepsWhatSomebodyHasNotPassed(t *testing.T) {
 	for _, tags := range []int{1, 3} {
 		t.Run(fmt.Sprint(tags, " tags"), func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestProcessesTrimTogether(t *testing.T) {
 	kit.Eventually(t, "what all have passed is gone", func() bool { return kit.Must[int64](t)(client.XLen(t.Context(), key).Result()) <= 2 })
 }
 
-// Streams that are held while they have unread messages cost housekeeping next to nothing.
+// Streams that are held while they have unread messages cost housekeeping hardly any time.
 func TestHeldStreamsCostHousekeepingLittle(t *testing.T) {
 	c := redistest.Start(t).Client(t)
 	be := on(c, "held")
@@ -166,7 +166,7 @@ func TestWhenAViewIsLookedAtWhole(t *testing.T) {
 		want(1, 300, true) // few: always
 		want(1, 1000, false)
 		time.Sleep(time.Hour)
-		want(1, 1000, false) // nothing was published
+		want(1, 1000, false) // no message was published
 		want(2, 1000, true)
 		time.Sleep(time.Minute)
 		want(3, 1000, false) // not again so soon

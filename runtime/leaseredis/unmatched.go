@@ -20,7 +20,7 @@ type UnmatchedTopic struct {
 }
 
 // UnmatchedTopics lists topics that have messages and that no consumer matches, those with the most
-// first: misspelt ones, say. Their messages wait for a consumer; deleting Key is all it takes to be rid of
+// first: misspelt ones, for example. Their messages wait for a consumer; deleting Key is all it takes to be rid of
 // them. It reads the names of all topics.
 func (o *operator) UnmatchedTopics(ctx context.Context) ([]UnmatchedTopic, error) {
 	var out []UnmatchedTopic

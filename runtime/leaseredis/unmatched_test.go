@@ -7,7 +7,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
-// What nobody takes is found, and is gone with its key; what somebody takes is not among it.
+// Messages that no consumer takes are found, and are gone with their key; messages with a consumer are not among them.
 func TestUnmatchedTopics(t *testing.T) {
 	eachSpread(t, func(t *testing.T, a *actor) {
 		for _, info := range []backend.ConsumerInfo{

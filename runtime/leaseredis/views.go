@@ -14,7 +14,7 @@ import (
 )
 
 // A consumer that does not read by topic has a view: a stream of copies for each of its
-// resources, under each tag. Who publishes writes to it, once it is live. Before that, what
+// resources, under each tag. Publishers write to it, once it is live. Before that, what
 // topics hold is copied in the order of ids: a stream takes no smaller id than it has.
 
 const (
@@ -51,7 +51,7 @@ type copied struct {
 
 // backfill copies what topics of a tag hold into a consumer's view, and makes it live.
 // Replicas may do so at once: each step takes only what the steps before have left. It takes
-// what there was up to a moment, then what has come meanwhile, until that is so little that
+// what there was up to a moment, then what has come in between, until that is so little that
 // one script copies it and makes the view live.
 func (cat *catalog) backfill(ctx context.Context, sh *shape, tag int, info backend.ConsumerInfo, at string) error {
 	for round := 0; at != ""; round++ {
@@ -126,7 +126,7 @@ func (f *fill) run(ctx context.Context) (string, error) {
 	return text(reply), err
 }
 
-// read reads on in the topics of which nothing is in store.
+// read reads on in the topics of which no message is in store.
 func (f *fill) read(ctx context.Context) error {
 	var empty []string
 	for topic, t := range f.topics {

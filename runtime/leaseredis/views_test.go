@@ -134,7 +134,7 @@ func TestAViewIsFilledWhileOthersPublish(t *testing.T) {
 	}
 }
 
-// Patterns that a later version adds count from then on; those of an older one stay. Whoever owns the
+// Patterns that a later version adds count from then on; those of an older one stay. The owner of the
 // resource reads them all: what it does not take is not for it to pass over.
 func TestPatternsJoinAView(t *testing.T) {
 	be := fresh(t, leaseredis.WithLogger(discard))

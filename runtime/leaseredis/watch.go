@@ -17,7 +17,7 @@ import (
 
 // How a process that died is found within half a second, whatever the TTL: every session has a connection to each server that has
 // tags of it, and notes the connection's id under those tags. The sessions of a tag are a ring, and each looks whether the server
-// still has the connections of the next two. Looking is one command, and writes nothing.
+// still has the connections of the next two. Looking is one command, and writes no key.
 //
 // A connection that is gone twice in a row proves death, within the run of the server that gave the id; after a restart or a
 // failover the TTL decides. And only if the one who looks has seen it over the link that it has now: behind several proxies each may
@@ -26,7 +26,7 @@ import (
 // ringEvery if they did not hear of it), about one whose watchers have all died or lost their links with it, and beyond twenty dead
 // side by side. The script that ends a session does so only while that has noted no other connection. A process
 // whose connection alone broke says so at once over that of its heartbeats, and then has a new one; a process that lost a connection
-// itself, or was slow, does not judge. Who was ended by mistake is fenced, and opens a new session.
+// itself, or was slow, does not judge. A process that was ended by mistake is fenced, and opens a new session.
 const (
 	watchEvery = 310 * time.Millisecond
 	// A connection that broke under a process that lives is replaced within this time, or three times as long as it takes.
@@ -38,7 +38,7 @@ const (
 	watchLate = time.Second
 	// postsEvery is how often it is looked where the tags are.
 	postsEvery = time.Second
-	// proveEvery is how often a server is asked again whose connections proved nothing.
+	// proveEvery is how often a server is asked again whose connections were no proof.
 	proveEvery = time.Minute
 	// A session that lives for so long after its connection was looked for in vain is behind another proxy.
 	hiddenFor = ringEvery - time.Second
@@ -230,7 +230,7 @@ func (p *post) drop(l *link) {
 	}()
 }
 
-// withdraw notes that a connection proves nothing any more, over that of the heartbeats, as long as the session lives: another
+// withdraw notes that a connection is no proof any more, over that of the heartbeats, as long as the session lives: another
 // would end it when the server is back, and has not heard of this.
 func (s *session) withdraw(conn string, tags []int) {
 	for wait := 20 * time.Millisecond; len(tags) > 0; wait = min(2*wait, time.Second) {
@@ -253,7 +253,7 @@ func (s *session) withdraw(conn string, tags []int) {
 }
 
 // watch looks after the session's neighbours until ctx ends or the link breaks. It returns whether the link could be noted.
-// A server that refuses for a while what it is asked, because it runs a script of others, changes nothing about the link.
+// A server that refuses for a while what it is asked, because it runs a script of others, does not break the link.
 func (p *post) watch(ctx context.Context, l *link, back time.Time) (settled bool, err error) {
 	if !back.IsZero() {
 		back = time.Now()

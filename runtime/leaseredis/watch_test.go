@@ -240,7 +240,7 @@ func TestKilledProcessOnCluster(t *testing.T) {
 		w.linked(dead)
 		time.Sleep(time.Second) // it is not only killed in its first moment
 		if round == 1 {
-			// What was noted on the server before proves nothing on the one that took its place, until it is noted there.
+			// A note on the server before is no proof on the one that took its place, until it is noted there.
 			before := map[int]string{}
 			old := cluster.MasterOf(t, w.key(0, "meta"))
 			for tag := range w.tags {
@@ -330,7 +330,7 @@ func TestReconnects(t *testing.T) {
 	t.Logf("%d connections ended in %v", n, time.Since(began).Round(time.Millisecond))
 }
 
-// A process that reconnects slowly says over its other connection that the one which ended proves nothing.
+// A process that reconnects slowly says over its other connection that the one which ended is no proof.
 func TestASlowReconnectIsNoDeath(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -389,7 +389,7 @@ func TestAProcessIsGivenTheTimeToReconnect(t *testing.T) {
 	kit.Eventually(t, "it is found", func() bool { return w.dead(a.ID) })
 }
 
-// After a restart of the server, its connections are those of another run: that no one has them proves nothing.
+// After a restart of the server, its connections are those of another run: that no one has them is no proof.
 func TestServerRestartKillsNobody(t *testing.T) {
 	t.Parallel()
 	for name, restart := range map[string]func(*redistest.Server){
@@ -424,7 +424,7 @@ func TestServerRestartKillsNobody(t *testing.T) {
 	}
 }
 
-// What lost its connection itself leaves the others the time to come back, too.
+// A process that lost its connection itself leaves the others the time to come back, too.
 func TestAProcessThatWasCutOffDoesNotJudge(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -523,7 +523,7 @@ func (r rewriting) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Where ids of connections prove nothing, or may not be asked for, the TTL decides, and status and log say so.
+// Where ids of connections are no proof, or may not be asked for, the TTL decides, and status and log say so.
 func TestWhereTheTTLDecides(t *testing.T) {
 	t.Parallel()
 	rules := func(namespace string, without ...string) []string {
@@ -648,7 +648,7 @@ func behind(t testing.TB, s *redistest.Server, from, to string) redis.UniversalC
 	return through(t, s.Addr(), func(c net.Conn) net.Conn { return rewriting{c, []byte(from), []byte(to)} })
 }
 
-// When the right is taken away, what was noted proves nothing any more.
+// When the right is taken away, what was noted is no proof any more.
 func TestARightThatIsTakenAway(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -713,7 +713,7 @@ func through(t testing.TB, addr string, change func(net.Conn) net.Conn) *redis.C
 	return c
 }
 
-// A server that answers BUSY for a while has not said that its connections prove nothing: who is refused keeps the one that it noted,
+// A server that answers BUSY for a while has not said that its connections are no proof: who is refused keeps the one that it noted,
 // and finds deaths soon after.
 func TestABusyServerEndsNobody(t *testing.T) {
 	t.Parallel()
@@ -749,7 +749,7 @@ func TestABusyServerEndsNobody(t *testing.T) {
 	kit.Equal(t, "warnings", log.count("when its TTL is over"), 0)
 }
 
-// What was noted of a connection that has ended is taken back as soon as the server lets that, also when no other can be made.
+// The note of a connection that has ended is taken back as soon as the server lets that, also when no other can be made.
 func TestAConnectionIsTakenBackWhenTheServerIs(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -808,7 +808,7 @@ func TestATagThatIsDown(t *testing.T) {
 	kit.Equal(t, "it was ended", w.dead(a.ID), false)
 }
 
-// Each death is found, also of neighbours in the ring, and sessions that end leave nothing.
+// Each death is found, also of neighbours in the ring, and sessions that end leave no key.
 func TestManyDeaths(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -860,7 +860,7 @@ func TestOneFindsManyDeaths(t *testing.T) {
 	kit.Equal(t, "the living one is dead", w.dead(alive), false)
 }
 
-// Looking writes nothing, and is one command however much is held; who is alone hardly looks.
+// Looking writes no key, and is one command however much is held; who is alone hardly looks.
 func TestCostOfWatching(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -895,7 +895,7 @@ func sentCommands(t testing.TB, s *redistest.Server, during time.Duration) map[s
 		names[leaseredis.ShaOf(name)] = name
 	}
 	admin := s.Client(t)
-	const unseen = "client|list" // of commands for administrators MONITOR tells nothing
+	const unseen = "client|list" // MONITOR does not show commands for administrators
 	before := commandCalls(t, admin, unseen)
 	c := kit.Must[net.Conn](t)(net.Dial("tcp", s.Addr()))
 	defer c.Close()

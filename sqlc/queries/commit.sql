@@ -36,7 +36,7 @@ WITH input AS (
 SELECT h.resource FROM held h;
 
 -- name: CommitLease :execrows
--- The same for one lease alone, the common case in an effect transaction. Nothing is
+-- The same for one lease alone, the common case in an effect transaction. No row is
 -- updated when the lease is no longer held, or has stored later progress.
 UPDATE leasegen.lease l
 SET seq = sqlc.arg(seq)::bigint, seq_epoch = l.epoch,
@@ -148,8 +148,8 @@ ON CONFLICT (consumer, resource, message_id) DO NOTHING;
 -- Parked messages whose wait is over, the longest over first, from a place on, so many at most. Of
 -- them the heads of lanes that the session owns come back, and as the last row how far this looked
 -- and at how many. Which of the messages of a lane is its head one index descent tells.
--- In a pipeline with NextLane both go by the time at which it began: what becomes due between the two is
--- told of by the second.
+-- In a pipeline with NextLane both go by the time at which it began: a message that becomes due between the two is
+-- reported by the second.
 WITH looked AS MATERIALIZED (
     SELECT p.next_at, p.seq, p.resource, p.lane FROM leasegen.parked p
     WHERE p.consumer = sqlc.arg(consumer)::text AND p.next_at <= now()

@@ -63,7 +63,7 @@ SELECT set_config('idle_session_timeout', sqlc.arg(idle_ms)::bigint::text, false
 SELECT pg_advisory_lock_shared(hashtextextended('leasegen.second/' || sqlc.arg(id)::text, 0));
 
 -- name: Aim :exec
--- What the transaction waits for, and for how long: see WaitForLock and WaitForNudge.
+-- Locks that the transaction waits for, and for how long: see WaitForLock and WaitForNudge.
 SELECT set_config('lock_timeout', sqlc.arg(ms)::bigint::text, true), set_config('lease.watched', sqlc.arg(key)::bigint::text, true);
 
 -- name: Nudge :exec

@@ -13,7 +13,7 @@ SELECT leasegen.history()::text AS history, pg_current_snapshot()::text AS snap,
        coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS pos, pg_current_xact_id()::text AS x;
 
 -- name: FeedLog :many
--- What is new after pos, and what was late for the cursor, as topics, and as slots and keys
+-- Messages that are new after pos, and those late for the cursor, as topics, and as slots and keys
 -- if asked for. First a row with the statement's snapshot and history; an xid is only drawn when the
 -- position moves.
 WITH fresh AS MATERIALIZED (
@@ -81,7 +81,7 @@ CROSS JOIN LATERAL (
 -- name: FetchTopicsLate :many
 -- The next messages of many topics, and in the same snapshot those that were late; of
 -- topics where these are more than a page, the next page. Transactions that have not ended show
--- nothing, and those from late_from on wrote only behind the segments that were closed before it.
+-- no rows, and those from late_from on wrote only behind the segments that were closed before it.
 -- Those that ran when they were asked for (open_xids) are in question for all items whose snapshot
 -- lacks them, if they have ended since.
 WITH ended AS MATERIALIZED (
@@ -200,7 +200,7 @@ CROSS JOIN LATERAL (
 ) m;
 
 -- name: FetchSlotsLate :many
--- The same with late messages, and pages of them, as in FetchTopicsLate. What the transactions
+-- The same with late messages, and pages of them, as in FetchTopicsLate. Rows that the transactions
 -- in question wrote is looked up once for all slots; which of them a cursor may have missed its
 -- snapshot tells.
 WITH late AS MATERIALIZED (

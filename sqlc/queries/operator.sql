@@ -286,7 +286,7 @@ FROM held h
 WHERE p.consumer = sqlc.arg(consumer)::text AND p.resource = h.resource AND p.seq = ANY (sqlc.arg(seqs)::bigint[]);
 
 -- name: ForgetConsumer :execrows
--- Nothing is deleted while the consumer has live members or dead letters.
+-- The rows stay while the consumer has live members or dead letters.
 WITH gone AS (
     SELECT c.name FROM leasegen.consumer c
     WHERE c.name = sqlc.arg(consumer)::text

@@ -4,7 +4,7 @@ SELECT c.per, c.source FROM leasegen.consumer c WHERE c.name = sqlc.arg(name)::t
 -- name: DescribeConsumer :exec
 -- Writes only when something differs. A consumer that begins now, and is new, gets the present
 -- as its start: the position and the snapshot of this statement, and an xid drawn after it,
--- which is why this is the first statement of its transaction that writes. What checkKind
+-- which is why this is the first statement of its transaction that writes. The row that checkKind
 -- refuses does not take effect here either. Patterns only join: members of another version read by
 -- theirs. See NarrowConsumer.
 INSERT INTO leasegen.consumer AS k (name, per, topics, likes, grace, lock, source, start_pos, start_snap, start_x)
@@ -33,7 +33,7 @@ SELECT pg_try_advisory_xact_lock(hashtextextended('leasegen.topics/' || sqlc.arg
 
 -- name: UnwantedTopics :many
 -- The patterns of a consumer that no session has had for a while. None while a session may have
--- others than it says, since it was opened by a program that does not say, or nobody says anything.
+-- others than it says, since it was opened by a program that does not say, or no member says anything.
 SELECT u.pattern::text AS pattern
 FROM leasegen.consumer c CROSS JOIN LATERAL unnest(c.topics) u (pattern)
 WHERE c.name = sqlc.arg(consumer)::text AND c.source = ''
@@ -114,7 +114,7 @@ SELECT ARRAY(
 
 -- name: SweepStreams :one
 -- Streams with work become wanted: keys of the log from one on, so many, found by one index descent
--- each, whose messages their cursor has not passed. The cursor's rule is that of stream_unread; nothing
+-- each, whose messages their cursor has not passed. The cursor's rule is that of stream_unread; no row
 -- can be late for a snapshot that all transactions before x are visible in. last is empty at the
 -- end.
 WITH RECURSIVE known AS (

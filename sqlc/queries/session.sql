@@ -3,7 +3,7 @@
 SELECT set_config('synchronous_commit', 'on', true);
 
 -- name: Hasty :exec
--- The transaction is answered, and what it notifies of is told, before it is on disk.
+-- The transaction is answered, and its notifications are sent, before it is on disk.
 SELECT set_config('synchronous_commit', 'off', true);
 
 -- name: Notify :exec
@@ -62,7 +62,7 @@ UPDATE leasegen.session SET beat_at = clock_timestamp(), expires_at = clock_time
 WHERE id = sqlc.arg(id) AND state = 'live' AND expires_at > clock_timestamp();
 
 -- name: SessionHeld :one
--- The heartbeat of a session that lives by its lock writes nothing.
+-- The heartbeat of a session that lives by its lock writes no rows.
 SELECT EXISTS (SELECT FROM leasegen.session
                WHERE id = sqlc.arg(id) AND state = 'live' AND backend_pid = pg_backend_pid())::boolean AS held;
 

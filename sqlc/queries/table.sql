@@ -1,4 +1,4 @@
--- Consumers that read a table of the application. What reads that table is generated beside
+-- Consumers that read a table of the application. The statements that read that table are generated beside
 -- the consumer; here is what is noted about it in leasegen's own tables.
 
 -- name: SourceTop :one
@@ -41,7 +41,7 @@ SET foreign_cursors = false,
 WHERE c.name = sqlc.arg(name)::text;
 
 -- name: DescribeTableConsumer :exec
--- Writes only when something differs. The start is that of the first registration. Who says again what
+-- Writes only when something differs. The start is that of the first registration. A process that repeats what
 -- the source is answers for it: see leasegen.distrust.
 INSERT INTO leasegen.consumer (name, per, topics, likes, grace, lock, source, start_pos, start_snap, start_x)
 SELECT sqlc.arg(name)::text, sqlc.arg(per)::text, '{}', '{}', sqlc.arg(grace)::interval, sqlc.arg(lock)::text,
@@ -57,7 +57,7 @@ ON CONFLICT (name) DO UPDATE SET per = excluded.per, topics = excluded.topics, l
 WHERE consumer.source = excluded.source;
 
 -- name: ParkRows :exec
--- Sets rows aside as ParkNew does with messages of the log. What they hold is a copy for people
+-- Sets rows aside as ParkNew does with messages of the log. Their content is a copy for people
 -- who look; they are handled as the table then has them.
 WITH input AS (
     SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
@@ -108,7 +108,7 @@ ORDER BY d.place
 ON CONFLICT (consumer, resource, message_id) DO NOTHING;
 
 -- name: TableFacts :one
--- What the catalogs say of a table and its columns. Numbers are 0 and texts empty for what
+-- Facts of the catalogs on a table and its columns. Numbers are 0 and texts empty for what
 -- is not there. An index counts that leads with the column and holds all rows; one of two columns, if it is read in the order of both.
 SELECT c.relkind::text AS kind, has_table_privilege(c.oid, 'SELECT') AS readable,
        (row_security_active(c.oid) AND (

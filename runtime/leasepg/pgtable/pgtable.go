@@ -72,7 +72,7 @@ type News struct {
 	Resource string
 	Snap     string
 	Position int64
-	X        string // empty when there is nothing beyond the cursor
+	X        string // empty when there is none beyond the cursor
 }
 
 // HeadsParams are resources and how far each has been read. Scan is how many rows of

@@ -1,5 +1,5 @@
 -- Copies messages that topics hold into a view, in the order of ids, until it is live.
--- consumer, upto (id that the messages given reach), hold (µs for which nothing is published to the
+-- consumer, upto (id that the messages given reach), hold (µs for which no message is published to the
 -- view's topics), then of each message: topic, entry id, resource
 -- Returns how far the view is filled; '' when it is live or gone.
 local consumer, upto, hold = arg(), argn(), argn()
@@ -29,7 +29,7 @@ if upto > at then at = upto end
 v.at = int(at)
 v.hold = hold > 0 and int(now + hold) or nil
 if #ARGV == 3 then
-  -- All up to here is copied. What has come since is copied in this step, and then who
+  -- All up to here is copied. Later entries are copied in this step, and then who
   -- publishes goes on; unless it is too much.
   local rest, topics, min = {}, 0, '(' .. v.at
   while #rest < 2000 do

@@ -1,6 +1,6 @@
 -- Stores progress of leases: session, consumer, the greatest id of this tag that a cursor has
 -- passed, number of leases; for each its resource, epoch,
--- seq, and letters that say what follows: c cursor, m mark, t trust (nothing follows), and lists,
+-- seq, and letters that say what follows: c cursor, m mark, t trust (no more follows), and lists,
 -- each with its length in front: d done (id), p park (id, lane, attempt, after, error, message), x
 -- dead (id, attempt, reason, message). A message that is not sent along is empty. Returns what was
 -- refused: {position, 'fenced'}; {position, 'missing', {ids of messages that have to be sent

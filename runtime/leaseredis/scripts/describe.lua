@@ -1,5 +1,5 @@
--- Describes streams, whoever writes to them: KEYS, and after how many bytes of entries to stop, since XINFO
--- reads two of each. Returns now, and for each of the first streams, at least one: nothing when there is none, one
+-- Describes streams, of any writer: KEYS, and after how many bytes of entries to stop, since XINFO
+-- reads two of each. Returns now, and for each of the first streams, at least one: no fields when there is none, one
 -- value when it is something else, or the ids of its last entry ever, of its last one and its first one now, how many
 -- it has, how many were ever added, and the greatest id that was deleted (the last two: '' before Redis 7).
 local room = tonumber(ARGV[1])

@@ -1,10 +1,10 @@
--- What has happened under this tag since the feed looked last; what is due joins the log first.
--- topics (id up to which topics were told), looked (µs, 0 = never), number of graces, the graces
+-- The news under this tag since the feed looked last; what is due joins the log first.
+-- topics (id up to which topics were reported), looked (µs, 0 = never), number of graces, the graces
 -- (µs), number of consumers with leases that become free by time, these, number of consumers that were
--- registered, these, then of each view: consumer, id up to which its resources were told
+-- registered, these, then of each view: consumer, id up to which its resources were reported
 -- Returns now, last, changes of ownership, replays, whether sessions or leases expired since
 -- looked plus twice how often the server was found to be set back, when the next one expires (0 = none), when the next delayed event is due (0 =
--- none), what is wrong with one that cannot join ('' = nothing), topics with news, and of each
+-- none), what is wrong with one that cannot join ('' = no fault), topics with news, and of each
 -- view its resources with news, each list followed by the score of its last; at most 1,000 each, and
 -- those with the same score as the last.
 local told, looked = argn(), argn()
@@ -19,7 +19,7 @@ for _, consumer in ipairs(registered) do
   end
 end
 
--- What a feed has seen must not be given again as an id, even by a replica that was promoted
+-- An id that a feed has seen must not be given again, even by a replica that was promoted
 -- without the last messages and has an older clock.
 local back = told > last and told < far
 if back then

@@ -1,7 +1,7 @@
 -- Reads due parked messages of resources that a session owns: consumer, session, limits in messages
 -- and bytes, the limit in messages of one resource, how many resources to read (0: all), these, and
 -- those to leave out. Returns whether the limits cut it short, the time in µs until a lane is due (-1:
--- nothing waits), and the lanes: {resource, lane, how long it has been due, {id, 1 if it is the
+-- none waits), and the lanes: {resource, lane, how long it has been due, {id, 1 if it is the
 -- last, attempt, message, for how long it has been so, its error}, ...}.
 local consumer, session, limit, room, most = arg(), arg(), argn(), argn(), argn()
 local resources, held = T .. 'pr:' .. consumer, T .. 'held:' .. consumer .. ':' .. session
@@ -85,7 +85,7 @@ local function read_due(names)
   end
 end
 
--- Those due first; a page of resources costs little, whoever owns them.
+-- Those due first; a page of resources costs little, for any owners.
 local names_page, pages = 500, 10
 local done = false
 for i = 0, pages - 1 do

@@ -1,4 +1,4 @@
--- Deletes a consumer under this tag, step by step: consumer, limit of a step (0: nothing is
+-- Deletes a consumer under this tag, step by step: consumer, limit of a step (0: no key is
 -- deleted). Returns 'members' or 'dead' when it is in use, else 1 while there is more to delete.
 local consumer, limit = arg(), argn()
 local members = call('SMEMBERS', T .. 'members:' .. consumer)
@@ -8,7 +8,7 @@ end
 if call('ZCARD', T .. 'dead:' .. consumer) > 0 then return 'dead' end
 if limit == 0 then return 1 end -- it was only asked
 call('HDEL', T .. 'patterns', consumer)
-call('HDEL', T .. 'views', consumer) -- nothing is copied for it any more
+call('HDEL', T .. 'views', consumer) -- no entry is copied for it any more
 local n = 0
 for _, name in ipairs(call('ZRANGE', T .. 'dirty:' .. consumer, 0, limit - 1)) do
   call('UNLINK', T .. 'v:' .. consumer .. ':' .. name)

@@ -1,10 +1,10 @@
--- Forgets streams of which nothing is left: consumer, for how long in µs they must have been
+-- Forgets streams without messages: consumer, for how long in µs they must have been
 -- without work, 1 to forget them or 0 to name them, streams. Returns their names.
 local consumer, age, forget = arg(), argn(), arg() == '1'
 local out = {}
 local wanted = #ARGV > 3 and call('SMISMEMBER', T .. 'want:' .. consumer, unpack(ARGV, 4)) or {}
 for i = 4, #ARGV do
-  local name, idle = ARGV[i], wanted[i - 3] == 0 -- most are wanted while they are held, and cost nothing more
+  local name, idle = ARGV[i], wanted[i - 3] == 0 -- most are wanted while they are held, and cost no more
   local key = lease_key(consumer, name)
   if idle then
     local l = call('HMGET', key, 'o', 'since')

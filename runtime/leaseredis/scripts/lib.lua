@@ -1,4 +1,4 @@
--- What all scripts begin with. Every key they touch begins with T, the tag of KEYS[1].
+-- The beginning of all scripts. Every key they touch begins with T, the tag of KEYS[1].
 local T = KEYS[1]:sub(1, -5)
 local call = redis.call
 
@@ -27,7 +27,7 @@ local now = math.max(of_wall(clock), reached)
 -- int writes a number without an exponent: ids and times are above 1e15.
 local function int(n) return string.format('%.0f', n) end
 
--- news wakes feeds: m = messages, o = ownership, s = ownership, because a session came or went, p = parked messages. What cannot be found
+-- news wakes feeds: m = messages, o = ownership, s = ownership, because a session came or went, p = parked messages. News that cannot be found
 -- by looking is counted, for feeds that the hint does not reach.
 local counted = {o = 'ownership', s = 'ownership', p = 'replays'}
 local function news(what)
@@ -46,7 +46,7 @@ local function alive(session)
   return expires and tonumber(expires) > now
 end
 
--- Who has read what this server never gave, or lost, has positions that its next messages lie behind.
+-- A reader of entries that this server never gave, or lost, has positions that its next messages lie behind.
 -- That is noticed when somebody names an id beyond the last one. It is counted, and ends the sessions
 -- that were opened before; ids go on above that one.
 local function set_back(id)
@@ -68,7 +68,7 @@ end
 local function lease_key(consumer, resource) return T .. 'l:' .. consumer .. ':' .. resource end
 
 -- held returns the key of a lease that session holds with that epoch, or nil. It does not ask
--- whether the session lives: an epoch that nobody has raised is current.
+-- whether the session lives: an epoch that no process has raised is current.
 local function held(session, consumer, resource, epoch)
   local key = lease_key(consumer, resource)
   local l = call('HMGET', key, 'o', 'e')

@@ -62,7 +62,7 @@ local function reap(limit)
   return #expired / 2
 end
 
--- vacate leaves a lease without an owner. One that nobody may take (a stream without work) is
+-- vacate leaves a lease without an owner. One that no process may take (a stream without work) is
 -- vacated with idle = true.
 local function vacate(key, consumer, resource, owner, idle)
   call('HSET', key, 'o', '', 'since', int(now))

@@ -23,14 +23,14 @@ local function fits_any(patterns, s)
 end
 
 -- view_of reads what is known of a view: k kind, p patterns, at how far it has been filled,
--- hold until when nothing is published to its topics, so that this comes to an end; a
+-- hold until when no message is published to its topics, so that this comes to an end; a
 -- view without at is live, and filled by who publishes.
 local function view_of(consumer)
   local v = call('HGET', T .. 'views', consumer)
   return v and cjson.decode(v)
 end
 
--- What one call writes is bounded, however many views its messages go to: the server does nothing else in that time.
+-- The writes of one call are bounded, however many views its messages go to: the server serves no other client in that time.
 -- An entry counts once for each 3 kB, a view that is matched against a topic for a tenth.
 local most, work = 1500, 0
 
@@ -70,7 +70,7 @@ local function foreign(stream)
   usable[stream] = true
 end
 
--- plan decides under which id and to which streams a message goes. Nothing is written yet.
+-- plan decides under which id and to which streams a message goes. It writes no key.
 -- It returns an error instead when a key is not what it should be.
 local planned = {}
 local function plan(m)

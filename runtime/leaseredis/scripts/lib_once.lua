@@ -1,6 +1,6 @@
 -- Items: "once:" holds how the execution of each has ended, packed; "onceat:" when it was begun, or
 -- done. Begun: 'begun', session, resource and epoch of the lease, its last seq then, what its
--- beginner was told, and the messages that were asked about. The session is empty when its end
+-- beginner got, and the messages that were asked about. The session is empty when its end
 -- stays unknown.
 local function once_keys(consumer) return {all = T .. 'once:' .. consumer, at = T .. 'onceat:' .. consumer} end
 

@@ -11,7 +11,7 @@ end
 
 -- parked returns what is parked under an id: its lane, attempt, when it is due, when it first failed
 -- (0: it did not yet), its error, the message, and when it was set aside, its attempt last rose or its error
--- last changed; nil when nothing is.
+-- last changed; nil when none is.
 local function parked(p, id)
   local m = call('HGET', p.all, id)
   if m then return cmsgpack.unpack(m) end

@@ -1,5 +1,5 @@
 -- Patterns: "patterns" holds of each consumer p, the topics that any of its members reads, and gone,
--- since when no member has had those that are about to be dropped. Who publishes goes by the views.
+-- since when no member has had those that are about to be dropped. Publishers go by the views.
 local function patterns_of(consumer)
   local w = call('HGET', T .. 'patterns', consumer)
   return w and cjson.decode(w)

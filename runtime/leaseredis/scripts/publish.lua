@@ -12,7 +12,7 @@ end
 local was = tonumber(known[2] or low)
 if tonumber(number) < was then return {last, 0} end -- it was carried out, and held up on its way
 
--- Ids rise also above what the publisher has seen of other tags, whose clocks may differ. What is
+-- Ids rise also above what the publisher has seen of other tags, whose clocks may differ. An event that is
 -- a day ahead is not followed: no clock gave it.
 if seen > last and seen < now + 86400000000 then last = seen end
 local ids, waiting, appended = {}, {}, 0

@@ -1,5 +1,5 @@
 -- Makes resources known to a consumer, and streams wanted. With sweep, streams with parked messages
--- are wanted too, those that are due first. What is known stays as it is.
+-- are wanted too, those that are due first. Known streams stay as they are.
 -- Returns how many changes of ownership there were.
 local consumer, rule, start, sweep = arg(), arg(), arg(), arg() == '1'
 local stream = rule:find(' stream', 1, true) ~= nil
@@ -13,7 +13,7 @@ if #ARGV > argi then
     if is == 0 then
       call('SADD', res, name)
       if start ~= '' then call('HSET', lease_key(consumer, name), 'c', start) end
-      -- Those that nobody has had come first, in the order of their names.
+      -- Those that no process has had come first, in the order of their names.
       if not stream then call('ZADD', free, 0, name) end
       changed = true
     end

@@ -1,6 +1,6 @@
 -- Gives streams back. One whose owner saw no work stops being wanted, unless it was wanted again since it
 -- looked, or has parked messages. After each epoch stands how often it was wanted when the
--- owner looked: empty when there was work, * when nothing but the owner says what is work.
+-- owner looked: empty when there was work, * when only the owner says what is work.
 local session, consumer = arg(), arg()
 local dead = must_live(session)
 if dead then return dead end

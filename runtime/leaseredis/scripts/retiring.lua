@@ -1,4 +1,4 @@
--- Returns of each stream how often it was wanted and how far its owner has got, or nothing when it
+-- Returns of each stream how often it was wanted and how far its owner has got, or nil when it
 -- is not held.
 local session, consumer = arg(), arg()
 local dead = must_live(session)

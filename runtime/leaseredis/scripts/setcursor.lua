@@ -1,7 +1,7 @@
 -- Moves the cursor of a resource and fences its owner: consumer, resource, cursor, 1 to drop its
 -- parked messages and dead letters, 1 if it is a stream, 1 if it is a stream with unread messages,
 -- limit of a step, 1 to tell feeds. Returns 1 when it is done, 0 when there is more to drop, -1
--- when there is no such resource. Until it is done nobody can take the lease, for half a minute at
+-- when there is no such resource. Until it is done no process can take the lease, for half a minute at
 -- most.
 local consumer, resource, cursor, drop = arg(), arg(), arg(), arg() == '1'
 local stream, unread, limit, tell = arg() == '1', arg() == '1', argn(), arg() == '1'

@@ -1,5 +1,5 @@
 -- Counts the resources of consumers, those that are free, and what the live members own of them, and says for how long (µs)
--- each has been paused, or ''. It writes nothing, so leases of expired sessions are counted where they are.
+-- each has been paused, or ''. It writes no key, so leases of expired sessions are counted where they are.
 local out = {}
 for i, consumer in ipairs(ARGV) do
   local grace, stream, row = rules(consumer)

@@ -16,7 +16,7 @@ for _ = 1, (#ARGV - 1) / 2 do
     end
   end
   if is == 'stream' or is == 'none' then
-    -- All that it held was passed, so no feed has to tell of it.
+    -- All that it held was passed, so no feed has to report it.
     call('ZREM', T .. 'dirty:' .. consumer, resource)
     call('DEL', stream)
   end

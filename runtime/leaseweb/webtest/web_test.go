@@ -182,7 +182,7 @@ type look struct {
 	scheme string
 }
 
-// Every page is accessible, in light and dark, on a telephone and a desk, and says nothing on the console.
+// Every page is accessible, in light and dark, on a telephone and a desk, and is silent on the console.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, w *world) {
@@ -339,7 +339,7 @@ func TestLive(t *testing.T) {
 		t.Errorf("it has scrolled to %v", y)
 	}
 
-	// While text is selected, a field has the focus, or something is ticked, nothing moves.
+	// While text is selected, a field has the focus, or something is ticked, the page holds still.
 	for i, use := range []struct{ begin, end string }{
 		{`getSelection().selectAllChildren(document.querySelector("td.reason"))`, `getSelection().removeAllRanges()`},
 		{`document.querySelector("[name=key]").focus()`, `document.activeElement.blur()`},
@@ -375,7 +375,7 @@ func TestLive(t *testing.T) {
 	}
 }
 
-// Without rights there is nothing to press, and another origin can press nothing.
+// Without rights there are no buttons, and another origin can press none.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "memory")

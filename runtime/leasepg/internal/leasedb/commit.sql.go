@@ -45,7 +45,7 @@ type CommitLeaseParams struct {
 	Epoch        int64
 }
 
-// The same for one lease alone, the common case in an effect transaction. Nothing is
+// The same for one lease alone, the common case in an effect transaction. No row is
 // updated when the lease is no longer held, or has stored later progress.
 func (q *Queries) CommitLease(ctx context.Context, arg CommitLeaseParams) (int64, error) {
 	result, err := q.db.Exec(ctx, CommitLease,
@@ -194,8 +194,8 @@ type DueLanesRow struct {
 // Parked messages whose wait is over, the longest over first, from a place on, so many at most. Of
 // them the heads of lanes that the session owns come back, and as the last row how far this looked
 // and at how many. Which of the messages of a lane is its head one index descent tells.
-// In a pipeline with NextLane both go by the time at which it began: what becomes due between the two is
-// told of by the second.
+// In a pipeline with NextLane both go by the time at which it began: a message that becomes due between the two is
+// reported by the second.
 func (q *Queries) DueLanes(ctx context.Context, arg DueLanesParams) ([]DueLanesRow, error) {
 	rows, err := q.db.Query(ctx, DueLanes,
 		arg.Consumer,

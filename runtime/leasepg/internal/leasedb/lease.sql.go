@@ -100,7 +100,7 @@ type AcquireLeasesRow struct {
 	MarkCount int32
 }
 
-// What has been free longest comes first: the transaction that freed it, or made it wanted, is the last that wrote the row.
+// Leases that have been free longest come first: the transaction that freed one, or made it wanted, is the last that wrote its row.
 // row_ttl is 0 except for leases that expire one by one. advisory: the caller holds the lock of the
 // consumer, which proves that an owner by that lock no longer is one. A lease that expired
 // under a session that lives was not left by a crash. The lock on the rows of a pause is for the lock on their table that

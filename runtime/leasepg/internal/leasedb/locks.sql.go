@@ -18,7 +18,7 @@ type AimParams struct {
 	Key int64
 }
 
-// What the transaction waits for, and for how long: see WaitForLock and WaitForNudge.
+// Locks that the transaction waits for, and for how long: see WaitForLock and WaitForNudge.
 func (q *Queries) Aim(ctx context.Context, arg AimParams) error {
 	_, err := q.db.Exec(ctx, Aim, arg.Ms, arg.Key)
 	return err

@@ -68,7 +68,7 @@ type FeedLogRow struct {
 	X       string
 }
 
-// What is new after pos, and what was late for the cursor, as topics, and as slots and keys
+// Messages that are new after pos, and those late for the cursor, as topics, and as slots and keys
 // if asked for. First a row with the statement's snapshot and history; an xid is only drawn when the
 // position moves.
 func (q *Queries) FeedLog(ctx context.Context, arg FeedLogParams) ([]FeedLogRow, error) {
@@ -582,7 +582,7 @@ type FetchSlotsLateRow struct {
 	X           interface{}
 }
 
-// The same with late messages, and pages of them, as in FetchTopicsLate. What the transactions
+// The same with late messages, and pages of them, as in FetchTopicsLate. Rows that the transactions
 // in question wrote is looked up once for all slots; which of them a cursor may have missed its
 // snapshot tells.
 func (q *Queries) FetchSlotsLate(ctx context.Context, arg FetchSlotsLateParams) ([]FetchSlotsLateRow, error) {
@@ -1173,7 +1173,7 @@ type FetchTopicsLateRow struct {
 
 // The next messages of many topics, and in the same snapshot those that were late; of
 // topics where these are more than a page, the next page. Transactions that have not ended show
-// nothing, and those from late_from on wrote only behind the segments that were closed before it.
+// no rows, and those from late_from on wrote only behind the segments that were closed before it.
 // Those that ran when they were asked for (open_xids) are in question for all items whose snapshot
 // lacks them, if they have ended since.
 func (q *Queries) FetchTopicsLate(ctx context.Context, arg FetchTopicsLateParams) ([]FetchTopicsLateRow, error) {

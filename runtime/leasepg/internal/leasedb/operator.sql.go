@@ -376,7 +376,7 @@ WITH gone AS (
 DELETE FROM leasegen.consumer c USING gone g WHERE c.name = g.name
 `
 
-// Nothing is deleted while the consumer has live members or dead letters.
+// The rows stay while the consumer has live members or dead letters.
 func (q *Queries) ForgetConsumer(ctx context.Context, consumer string) (int64, error) {
 	result, err := q.db.Exec(ctx, ForgetConsumer, consumer)
 	if err != nil {

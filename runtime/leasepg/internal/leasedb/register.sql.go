@@ -58,7 +58,7 @@ type DescribeConsumerParams struct {
 
 // Writes only when something differs. A consumer that begins now, and is new, gets the present
 // as its start: the position and the snapshot of this statement, and an xid drawn after it,
-// which is why this is the first statement of its transaction that writes. What checkKind
+// which is why this is the first statement of its transaction that writes. The row that checkKind
 // refuses does not take effect here either. Patterns only join: members of another version read by
 // theirs. See NarrowConsumer.
 func (q *Queries) DescribeConsumer(ctx context.Context, arg DescribeConsumerParams) error {
@@ -357,7 +357,7 @@ type SweepStreamsRow struct {
 }
 
 // Streams with work become wanted: keys of the log from one on, so many, found by one index descent
-// each, whose messages their cursor has not passed. The cursor's rule is that of stream_unread; nothing
+// each, whose messages their cursor has not passed. The cursor's rule is that of stream_unread; no row
 // can be late for a snapshot that all transactions before x are visible in. last is empty at the
 // end.
 func (q *Queries) SweepStreams(ctx context.Context, arg SweepStreamsParams) (SweepStreamsRow, error) {
@@ -429,7 +429,7 @@ type UnwantedTopicsParams struct {
 }
 
 // The patterns of a consumer that no session has had for a while. None while a session may have
-// others than it says, since it was opened by a program that does not say, or nobody says anything.
+// others than it says, since it was opened by a program that does not say, or no member says anything.
 func (q *Queries) UnwantedTopics(ctx context.Context, arg UnwantedTopicsParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, UnwantedTopics, arg.Consumer, arg.Kept)
 	if err != nil {

@@ -187,7 +187,7 @@ const Hasty = `-- name: Hasty :exec
 SELECT set_config('synchronous_commit', 'off', true)
 `
 
-// The transaction is answered, and what it notifies of is told, before it is on disk.
+// The transaction is answered, and its notifications are sent, before it is on disk.
 func (q *Queries) Hasty(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, Hasty)
 	return err
@@ -423,7 +423,7 @@ SELECT EXISTS (SELECT FROM leasegen.session
                WHERE id = $1 AND state = 'live' AND backend_pid = pg_backend_pid())::boolean AS held
 `
 
-// The heartbeat of a session that lives by its lock writes nothing.
+// The heartbeat of a session that lives by its lock writes no rows.
 func (q *Queries) SessionHeld(ctx context.Context, id string) (bool, error) {
 	row := q.db.QueryRow(ctx, SessionHeld, id)
 	var held bool

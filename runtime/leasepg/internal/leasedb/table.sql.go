@@ -76,7 +76,7 @@ type DescribeTableConsumerParams struct {
 	StartX    string
 }
 
-// Writes only when something differs. The start is that of the first registration. Who says again what
+// Writes only when something differs. The start is that of the first registration. A process that repeats what
 // the source is answers for it: see leasegen.distrust.
 func (q *Queries) DescribeTableConsumer(ctx context.Context, arg DescribeTableConsumerParams) error {
 	_, err := q.db.Exec(ctx, DescribeTableConsumer,
@@ -275,7 +275,7 @@ type ParkRowsParams struct {
 	Payloads  [][]byte
 }
 
-// Sets rows aside as ParkNew does with messages of the log. What they hold is a copy for people
+// Sets rows aside as ParkNew does with messages of the log. Their content is a copy for people
 // who look; they are handled as the table then has them.
 func (q *Queries) ParkRows(ctx context.Context, arg ParkRowsParams) error {
 	_, err := q.db.Exec(ctx, ParkRows,
@@ -308,7 +308,7 @@ type SourceTopRow struct {
 	Top    int64
 }
 
-// Consumers that read a table of the application. What reads that table is generated beside
+// Consumers that read a table of the application. The statements that read that table are generated beside
 // the consumer; here is what is noted about it in leasegen's own tables.
 // The greatest position that a consumer may have passed, and of what.
 func (q *Queries) SourceTop(ctx context.Context, name string) (SourceTopRow, error) {
@@ -397,7 +397,7 @@ type TableFactsRow struct {
 	SlotIndexed      bool
 }
 
-// What the catalogs say of a table and its columns. Numbers are 0 and texts empty for what
+// Facts of the catalogs on a table and its columns. Numbers are 0 and texts empty for what
 // is not there. An index counts that leads with the column and holds all rows; one of two columns, if it is read in the order of both.
 func (q *Queries) TableFacts(ctx context.Context, arg TableFactsParams) (TableFactsRow, error) {
 	row := q.db.QueryRow(ctx, TableFacts,

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// file finds what the rules forbid in a file: in the prose of Markdown, in comments of code, and in what Go programs print.
+// file finds what the rules forbid in a file: in the prose of Markdown and HTML, in comments of code, and in strings of Go.
 func file(name, text string) (found []finding) {
 	switch filepath.Ext(name) {
 	case ".md":
@@ -17,8 +17,10 @@ func file(name, text string) (found []finding) {
 		return code(text, strings.HasSuffix(name, "_test.go"))
 	case ".lua", ".sql":
 		return comments(text, "--")
-	case ".sh", ".bash", ".zsh", ".fish", ".yaml", ".yml", ".mod":
+	case ".sh", ".bash", ".zsh", ".fish", ".yaml", ".yml", ".mod", ".js":
 		return comments(text, "#", "//")
+	case ".html":
+		return check(tag.ReplaceAllStringFunc(text, blank), 1)
 	}
 	if filepath.Base(name) == "Makefile" {
 		return append(comments(text, "#"), check(echoed(text), 1)...)
@@ -30,15 +32,19 @@ var (
 	fence = regexp.MustCompile("(?ms)^[ \t]*```.*?^[ \t]*```[ \t]*$")
 	span  = regexp.MustCompile("`[^`\n]*`")
 	link  = regexp.MustCompile(`\]\([^)\n]*\)`)
+	tag   = regexp.MustCompile(`(?s)\{\{.*?\}\}|<[^>]*>`)
 	echo  = regexp.MustCompile(`echo "[^"\n]*"`)
 )
 
 // markdown is the prose of a page: fenced blocks, code and addresses are left out, and lines stay where they are.
 func markdown(text string) string {
-	text = fence.ReplaceAllStringFunc(text, func(b string) string { return strings.Repeat("\n", strings.Count(b, "\n")) })
+	text = fence.ReplaceAllStringFunc(text, blank)
 	text = span.ReplaceAllString(text, "`x`")
 	return link.ReplaceAllString(text, "]")
 }
+
+// blank is the ends of lines in a text.
+func blank(text string) string { return strings.Repeat("\n", strings.Count(text, "\n")) }
 
 // echoed is what a Makefile prints, with all else left out.
 func echoed(text string) string {

@@ -70,6 +70,8 @@ func TestFinds(t *testing.T) {
 		{"a.sql", "SELECT 1; -- is told\nINSERT INTO nothing", `1: "is told"`},
 		{"Makefile", "x:\n\t@echo \"needs nothing\"\n\tnothing", `2: "nothing"`},
 		{"a.sh", "echo nothing # mends it", `1: "mends"`},
+		{"a.js", "x = nothing // heals", `1: "heals"`},
+		{"a.html", "<p class=nothing>{{.Nothing}}\n<b>Who owns it</b>", `2: "Who"`},
 	} {
 		var got []string
 		for _, f := range file(c.name, c.text) {

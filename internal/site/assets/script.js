@@ -5,7 +5,7 @@
   const root = document.documentElement;
   const system = matchMedia("(prefers-color-scheme: dark)");
 
-  // The scheme that a reader chose is kept, unless the browser keeps nothing.
+  // The scheme that a reader chose is kept, unless the browser keeps no data.
   const kept = (value) => {
     try {
       return value === undefined ? localStorage.getItem("scheme") : localStorage.setItem("scheme", value);

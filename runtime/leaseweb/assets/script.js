@@ -13,7 +13,7 @@
   });
   const reveal = () => main.querySelectorAll("[data-all]").forEach((box) => { box.hidden = false; });
   reveal();
-  // What was done is said once, not again by an address that is kept.
+  // A result is said once, not again by an address that is kept.
   const here = new URL(location.href);
   if (here.searchParams.has("done")) {
     here.searchParams.delete("done");

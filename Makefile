@@ -140,7 +140,7 @@ scale: tools
 failover: tools
 	$(GO) run ./proof/failover -trials $(TRIALS)
 
-# A machine that does nothing else: the pictures show times. `go run ./proof/pictures -render` draws without running.
+# On an idle machine: the pictures show times. `go run ./proof/pictures -render` draws without running.
 pictures: packages
 	$(GO) run ./proof/failover -locks topic -faults SIGTERM,SIGKILL,SIGSTOP -trials 40 -raw proof/pictures/raw/failover.json
 	$(GO) run ./proof/pictures

@@ -149,7 +149,7 @@ func (o *owner) checkKind(ctx context.Context, name, per, source string) (known 
 		return true, fmt.Errorf("consumer %s has read %s before and now reads %s: its cursors would pass over messages, or repeat them; "+
 			"give the consumer another name", name, describeSource(had.Source), describeSource(source))
 	case had.Per != per && !(whole(had.Per) && whole(per)):
-		return true, fmt.Errorf("consumer %s has been per=%s before and now is per=%s: it would begin again, beside the leases that it had; "+
+		return true, fmt.Errorf("consumer %s has been per=%s before and now is per=%s: existing leases and cursors would be ignored; "+
 			"give the consumer another name", name, had.Per, per)
 	}
 	return true, nil

@@ -124,7 +124,7 @@ func samePer(before, now backend.Per) error {
 	if before == now || before.Whole() && now.Whole() {
 		return nil
 	}
-	return fmt.Errorf("it has been per=%s before and now is per=%s: it would begin again, beside the leases that it had; give the consumer another name", before, now)
+	return fmt.Errorf("it has been per=%s before and now is per=%s: existing leases and cursors would be ignored; give the consumer another name", before, now)
 }
 
 // resources names what Register makes known to a consumer that has no streams, in a log of so many slots: of topics those

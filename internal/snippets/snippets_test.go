@@ -1,6 +1,6 @@
 // Package snippets holds README.md, its neighbours and docs to their word: all Go code in them compiles and
 // runs, the SQL runs as printed, and the commands exist. A snippet that needs something
-// around it has that in snippets_go_test.go; README.md says what readers may expect there.
+// around it has that in snippets_go_test.go; docs/README.md says what readers may expect there.
 package snippets
 
 import (

@@ -144,6 +144,7 @@ var rollingScenarios = func() (all []check) {
 			w.publish(es...)
 			p := w.start(spec(), fine)
 			kit.Eventually(t, "all are passed", func() bool { return w.status().LagTotal == 0 })
+			p.stop() // it hands over what its observer has yet to get
 			told := observations[operate.ObservedUnknown](p)
 			kit.Equal(t, "times told", len(told), 1)
 			kit.Equal(t, "kind told", told[0].Kind, "mystery")

@@ -23,8 +23,8 @@ const surveyLate = 2 * time.Second
 const (
 	// surveyGap is the least time between surveys that hints ask for.
 	surveyGap = 5 * time.Millisecond
-	// surveyRest is the most: a process rests four times as long as its last survey took, so that a server that is late
-	// gets no later by being asked.
+	// surveyRest is the most: a process rests four times as long as its last two surveys took at least, so that a server that is late
+	// gets no later by being asked. One that took long alone tells of a new connection, or of a moment: a lease may be freed next.
 	surveyRest = 250 * time.Millisecond
 )
 
@@ -105,7 +105,8 @@ func (x *surveys) wants() int {
 // one that cannot be surveyed keeps no other from its leases.
 func (p *process) survey(s *session, works []*work) {
 	var failed backoff
-	var due time.Time // of all consumers
+	var due time.Time        // of all consumers
+	var before time.Duration // what the last survey took
 	for all := true; s.ctx.Err() == nil; {
 		if all {
 			due = time.Now().Add(jitter(surveyEvery(s, works)))
@@ -130,7 +131,9 @@ func (p *process) survey(s *session, works []*work) {
 				}
 			}
 		}
-		pause(s.ctx, max(surveyGap, min(4*time.Since(began), surveyRest)))
+		took := time.Since(began)
+		pause(s.ctx, max(surveyGap, min(4*took, 4*before, surveyRest)))
+		before = took
 		t := time.NewTimer(time.Until(due))
 		select {
 		case <-s.ownership.wake:

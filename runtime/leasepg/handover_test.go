@@ -210,3 +210,48 @@ func TestSessionHasRehearsed(t *testing.T) {
 		}
 	}
 }
+
+// The survey in which a connection comes to rehearse does not wait for that, and the connection is not lost by it. A table that no
+// survey reads is locked for long enough that no rehearsal gets it.
+func TestSurveysDoNotWaitForRehearsals(t *testing.T) {
+	t.Parallel()
+	_, from := migrated(t)
+	pool := openMax(t, from.Config().ConnString(), 2)
+	a := kit.Join(t, leasepg.New(pool), topical, time.Hour)
+	tx, err := from.Begin(t.Context())
+	kit.OK(t, err)
+	_, err = tx.Exec(t.Context(), "LOCK TABLE leasegen.parked")
+	kit.OK(t, err)
+	fastest := time.Hour // the machine may be busy
+	for range 5 {
+		pool.Reset() // other connections, which have run no statement
+		began := time.Now()
+		a.Surveys()
+		fastest = min(fastest, time.Since(began))
+	}
+	if fastest >= 100*time.Millisecond {
+		t.Errorf("the fastest survey took %v", fastest)
+	}
+	opened := pool.Stat().NewConnsCount()
+	kit.Eventually(t, "the rehearsals have given up", func() bool { return pool.Stat().AcquiredConns() == 0 })
+	a.Surveys()
+	if n := pool.Stat().NewConnsCount(); n != opened {
+		t.Errorf("%d connections were opened after %d: a rehearsal lost one", n-opened, opened)
+	}
+	kit.OK(t, tx.Rollback(t.Context()))
+}
+
+// Rehearsals of many processes do not wait for each other: each has an attempt of its own.
+func TestRehearsalsAreApart(t *testing.T) {
+	t.Parallel()
+	_, from := migrated(t)
+	tx, err := from.Begin(t.Context())
+	kit.OK(t, err)
+	_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock(hashtextextended('//', 0))") // of no session, consumer and attempt
+	kit.OK(t, err)
+	pool := openMax(t, from.Config().ConnString(), 1)
+	a := kit.Join(t, leasepg.New(pool), topical, time.Hour)
+	a.Surveys()
+	kit.Equal(t, "plans", prepared(t, pool)["AcquireLeases"] >= 6, true)
+	kit.OK(t, tx.Rollback(t.Context()))
+}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,6 +20,8 @@ type owner struct {
 	*sessions
 	squatters sync.Map // strangers that hold the lock of a consumer, and were reported
 	reads     sync.Map // string → backend.Per of consumers that read the log
+
+	rehearsing atomic.Bool // a connection is
 }
 
 // Survey counts members and leases.
@@ -28,15 +31,16 @@ func (o *owner) Survey(ctx context.Context, consumers []string) ([]backend.Surve
 	if err != nil {
 		return nil, o.fail("survey", err)
 	}
-	defer c.Release()
 	err = o.pipeline(ctx, c,
 		func(q *leasedb.Queries) error { return q.Uncompiled(ctx) },
 		func(q *leasedb.Queries) (err error) { rows, err = q.Survey(ctx, consumers); return err })
+	if err != nil || slices.ContainsFunc(rows, func(r leasedb.SurveyRow) bool { return r.Free > 0 }) {
+		c.Release()
+	} else {
+		o.rehearse(ctx, c, consumers)
+	}
 	if err != nil {
 		return nil, o.fail("survey", err)
-	}
-	if !slices.ContainsFunc(rows, func(r leasedb.SurveyRow) bool { return r.Free > 0 }) {
-		o.rehearse(ctx, c.Conn(), consumers)
 	}
 	out := make([]backend.Survey, len(consumers))
 	for i, name := range consumers {

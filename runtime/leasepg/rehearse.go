@@ -3,8 +3,10 @@ package leasepg
 import (
 	"context"
 	"math"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
@@ -25,33 +27,51 @@ type rehearsed struct {
 
 const rehearsedKey = "leasegen.rehearsed"
 
-// rehearse runs what a takeover of the consumers needs, once on each connection. A failure holds up no work: the connection is
-// as it was, or broken, which its next use finds.
-func (o *owner) rehearse(ctx context.Context, c *pgx.Conn, consumers []string) {
-	if !o.keeps(c) {
+// rehearse runs what a takeover of the consumers needs, once on each connection, and releases that. The survey that calls it is
+// answered before: its process rests the longer the longer a survey takes. A failure holds up no work: the connection is as it was,
+// or broken, which its next use finds. One connection at a time is taken from the application.
+func (o *owner) rehearse(ctx context.Context, c *pgxpool.Conn, consumers []string) {
+	if !o.keeps(c.Conn()) || !o.rehearsing.CompareAndSwap(false, true) {
+		c.Release()
 		return
 	}
+	scenes := o.scenes(ctx, c.Conn(), consumers)
+	if len(scenes) == 0 {
+		o.rehearsing.Store(false)
+		c.Release()
+		return
+	}
+	go func() {
+		defer o.rehearsing.Store(false)
+		defer c.Release()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), longest)
+		defer cancel()
+		o.perform(ctx, c.Conn(), scenes)
+	}()
+}
+
+// scenes are the transactions that a connection has not rehearsed yet.
+func (o *owner) scenes(ctx context.Context, c *pgx.Conn, consumers []string) (scenes [][]step) {
 	done, _ := c.PgConn().CustomData()[rehearsedKey].(map[rehearsed]bool)
 	if done == nil {
 		done = map[rehearsed]bool{}
 		c.PgConn().CustomData()[rehearsedKey] = done
 	}
-	var steps []step
-	once := func(per backend.Per, add func() []step) {
-		if key := (rehearsed{o.schema.name, per}); !done[key] {
-			done[key] = true
-			steps = append(steps, add()...)
-		}
+	first := func(per backend.Per) bool {
+		key := rehearsed{o.schema.name, per}
+		was := done[key]
+		done[key] = true
+		return !was
 	}
-	once(0, func() []step { return o.acquisitions(ctx) })
+	if first(0) {
+		scenes = o.acquisitions(ctx, c)
+	}
 	for _, name := range consumers {
-		if per, ok := o.reads.Load(name); ok {
-			once(per.(backend.Per), func() []step { return reads(ctx, per.(backend.Per)) })
+		if per, ok := o.reads.Load(name); ok && first(per.(backend.Per)) {
+			scenes = append(scenes, reads(ctx, per.(backend.Per)))
 		}
 	}
-	if len(steps) > 0 {
-		_ = o.pipeline(ctx, c, steps...)
-	}
+	return scenes
 }
 
 // rehearse runs what the end of the session needs, and of one that leads by advisory locks its beginning.
@@ -60,13 +80,23 @@ func (s *session) rehearse(ctx context.Context) {
 		if !s.ss.keeps(c) {
 			return nil
 		}
-		steps := append(s.ss.closing(ctx, "", []string{}), func(q *leasedb.Queries) error { return q.Unlock(ctx, []int64{}) })
+		scenes := [][]step{append(s.ss.closing(ctx, "", []string{}), func(q *leasedb.Queries) error { return q.Unlock(ctx, []int64{}) }, hasty(ctx))}
 		if s.spec.Advisory {
-			steps = append(steps, s.ss.acquisitions(ctx)...)
+			scenes = append(scenes, s.ss.acquisitions(ctx, c)...)
 		}
-		_ = s.ss.pipeline(ctx, c, append(steps, hasty(ctx))...)
+		s.ss.perform(ctx, c, scenes)
 		return nil
 	})
+}
+
+// perform runs transactions until one fails. None waits long for a lock, or has one for long: takeovers need them.
+func (sv *server) perform(ctx context.Context, c *pgx.Conn, scenes [][]step) {
+	for _, steps := range scenes {
+		steps = append([]step{func(q *leasedb.Queries) error { return q.Impatient(ctx) }}, steps...)
+		if sv.pipeline(ctx, c, steps...) != nil {
+			return
+		}
+	}
 }
 
 // keeps reports that a connection keeps the statements that it has run.
@@ -74,12 +104,14 @@ func (sv *server) keeps(c *pgx.Conn) bool {
 	return !sv.pooled.Load() && c.Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
 }
 
-// acquisitions are steps that acquire no lease, for no session.
-func (ss *sessions) acquisitions(ctx context.Context) (steps []step) {
+// acquisitions are transactions that acquire nothing, for no session. The attempt is the connection's own: others that rehearse
+// are not waited for.
+func (ss *sessions) acquisitions(ctx context.Context, c *pgx.Conn) (scenes [][]step) {
+	req := backend.AcquireRequest{Attempt: strconv.Itoa(int(c.PgConn().PID()))}
 	for range rehearsals {
-		steps = append(steps, ss.acquiring(ctx, backend.AcquireRequest{}, &acquisition{})...)
+		scenes = append(scenes, ss.acquiring(ctx, req, &acquisition{}))
 	}
-	return steps
+	return scenes
 }
 
 // reads are steps that read no row of the log.

@@ -15,3 +15,7 @@ SELECT set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true)
        set_config('enable_sort', 'off', true), set_config('enable_incremental_sort', 'off', true),
        set_config('max_parallel_workers_per_gather', '0', true),
        set_config('plan_cache_mode', 'force_generic_plan', true);
+
+-- name: Impatient :exec
+-- What follows in the transaction waits for no lock for long.
+SELECT set_config('lock_timeout', '100ms', true);

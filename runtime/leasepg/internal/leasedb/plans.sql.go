@@ -19,6 +19,16 @@ func (q *Queries) AsAsked(ctx context.Context) error {
 	return err
 }
 
+const Impatient = `-- name: Impatient :exec
+SELECT set_config('lock_timeout', '100ms', true)
+`
+
+// What follows in the transaction waits for no lock for long.
+func (q *Queries) Impatient(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, Impatient)
+	return err
+}
+
 const Steady = `-- name: Steady :exec
 SELECT set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
        set_config('enable_sort', 'off', true), set_config('enable_incremental_sort', 'off', true),

@@ -23,8 +23,8 @@ const surveyLate = 2 * time.Second
 const (
 	// surveyGap is the least time between surveys that hints ask for.
 	surveyGap = 5 * time.Millisecond
-	// surveyRest is the most: a process rests four times as long as its last two surveys took at least, so that a server that is late
-	// gets no later by being asked. One that took long alone tells of a new connection, or of a moment: a lease may be freed next.
+	// surveyRest is the most: a process rests four times as long as the shorter of its last two surveys took, so that a server that
+	// is late gets no later by being asked. One survey alone may be late for another reason, such as a new connection.
 	surveyRest = 250 * time.Millisecond
 )
 
@@ -106,7 +106,7 @@ func (x *surveys) wants() int {
 func (p *process) survey(s *session, works []*work) {
 	var failed backoff
 	var due time.Time        // of all consumers
-	var before time.Duration // what the last survey took
+	var before time.Duration // what the survey before took
 	for all := true; s.ctx.Err() == nil; {
 		if all {
 			due = time.Now().Add(jitter(surveyEvery(s, works)))

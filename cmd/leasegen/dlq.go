@@ -254,7 +254,7 @@ func (q *dlq) show(ctx context.Context, w *output, on target) error {
 		return err
 	}
 	if len(letters) == 0 {
-		return usagef("%s has no dead letter %s; %s", q.filter.Consumer, q.filter.IDs[0], hint("see those there are", on.command("dlq list %s", q.filter.Consumer)))
+		return q.unknown(on)
 	}
 	l := letters[0]
 	if q.format == "json" {
@@ -333,6 +333,9 @@ func (q *dlq) change(ctx context.Context, out *output, on target, c operate.Cons
 		if err != nil {
 			return err
 		}
+		if n == 0 && len(q.filter.IDs) > 0 {
+			return q.unknown(on)
+		}
 		if _, err := fmt.Fprintln(out, so); err != nil || verb != "replay" || n == 0 {
 			return err
 		}
@@ -346,12 +349,21 @@ func (q *dlq) change(ctx context.Context, out *output, on target, c operate.Cons
 	if all.More && n >= backend.GroupedDeadLetters {
 		over = "more than "
 	}
+	if n == 0 && len(q.filter.IDs) > 0 {
+		return q.unknown(on)
+	}
 	if n == 0 {
 		_, err = fmt.Fprintf(out, "no dead letter to %s: %s\n", verb, none([]operate.ConsumerStatus{c}))
 		return err
 	}
 	_, err = fmt.Fprintf(out, "would %s %s%s of %s %s; run again with -yes\n", verb, over, number(n), number(c.DeadLetters), of)
 	return err
+}
+
+// unknown is the error where the consumer has no dead letter with the ids asked for.
+func (q *dlq) unknown(on target) error {
+	return usagef("%s has no dead letter %s; a dead letter has an id of its own, which is not that of its message; %s",
+		q.filter.Consumer, strings.Join(q.filter.IDs, ", "), hint("see those there are", on.command("dlq list %s", q.filter.Consumer)))
 }
 
 // asOf is a filter as it was a while ago: it selects what had died then, and was of the ages asked for.

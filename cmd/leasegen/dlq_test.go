@@ -97,6 +97,20 @@ func TestDeadLettersInGroups(t *testing.T) {
 	expect(t, w.dlq(t, dlq{filter: operate.DeadLetterFilter{Key: "none"}}, "groups"), "none of the 12 dead letters of shipping match\n")
 }
 
+// A replay or purge of an id that is not there is an error, whether it is to be done or only to be tried.
+func TestDeadLettersUnknown(t *testing.T) {
+	w := newWorld(t)
+	for _, verb := range []string{"replay", "purge"} {
+		for _, yes := range []bool{false, true} {
+			q := dlq{verb: verb, filter: operate.DeadLetterFilter{Consumer: "shipping", IDs: []string{"987654"}}, format: "text", yes: yes}
+			err := q.do(t.Context(), &output{Writer: io.Discard}, target{Operator: w, where: "memory"})
+			if err == nil || !strings.Contains(err.Error(), "an id of its own") {
+				t.Errorf("%s of an unknown id, -yes=%v: %v", verb, yes, err)
+			}
+		}
+	}
+}
+
 func TestDeadLettersShow(t *testing.T) {
 	w := newWorld(t)
 	all, err := w.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: "shipping"})
@@ -120,7 +134,7 @@ func TestDeadLettersShow(t *testing.T) {
 	if err := q.arguments([]string{"show", "shipping"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := q.do(t.Context(), &output{Writer: io.Discard}, target{Operator: w, where: "memory"}); err == nil || err.Error() != "shipping has no dead letter 987654; see those there are: leasegen dlq list shipping" {
+	if err := q.do(t.Context(), &output{Writer: io.Discard}, target{Operator: w, where: "memory"}); err == nil || err.Error() != "shipping has no dead letter 987654; a dead letter has an id of its own, which is not that of its message; see those there are: leasegen dlq list shipping" {
 		t.Errorf("error: %v", err)
 	}
 }

@@ -104,7 +104,7 @@ func (sv *server) keeps(c *pgx.Conn) bool {
 	return !sv.pooled.Load() && c.Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
 }
 
-// acquisitions are transactions that acquire nothing, for no session. The attempt is the connection's own: others that rehearse
+// acquisitions are transactions that acquire no lease, for no session. The attempt is the connection's own: others that rehearse
 // are not waited for.
 func (ss *sessions) acquisitions(ctx context.Context, c *pgx.Conn) (scenes [][]step) {
 	req := backend.AcquireRequest{Attempt: strconv.Itoa(int(c.PgConn().PID()))}

@@ -17,5 +17,5 @@ SELECT set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true)
        set_config('plan_cache_mode', 'force_generic_plan', true);
 
 -- name: Impatient :exec
--- What follows in the transaction waits for no lock for long.
+-- The rest of the transaction waits for a lock a tenth of a second at most.
 SELECT set_config('lock_timeout', '100ms', true);

@@ -23,7 +23,7 @@ const Impatient = `-- name: Impatient :exec
 SELECT set_config('lock_timeout', '100ms', true)
 `
 
-// What follows in the transaction waits for no lock for long.
+// The rest of the transaction waits for a lock a tenth of a second at most.
 func (q *Queries) Impatient(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, Impatient)
 	return err

@@ -50,7 +50,7 @@ error with its position, never ignored. ` + "`leasegen explain NAME`" + ` prints
 Everything but names and sources is a default that a runtime option may override without
 generating again. Durations are Go durations: 200ms, 15s, 1m30s, 720h.
 
-| directive | stands above | |
+| directive | stands above | effect |
 |---|---|---|
 `)
 	for _, d := range Directives() {
@@ -58,7 +58,7 @@ generating again. Durations are Go durations: 200ms, 15s, 1m30s, 720h.
 	}
 	for _, d := range Directives() {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n    %s\n\n", d.Name, d.Help, d.Example)
-		b.WriteString("| argument | value | | |\n|---|---|---|---|\n")
+		b.WriteString("| argument | value | meaning | default and bounds |\n|---|---|---|---|\n")
 		for _, a := range d.Args {
 			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", a.Key, cell(a.Type), cell(a.Help), cell(strings.Join(a.terms(), "; ")))
 		}

@@ -28,7 +28,7 @@ FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- 
 # The program that generates code for tables, and the runtime's own queries; sqlc/go.mod pins it.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
 
-.PHONY: help demo operated check unit suite test plain race modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-held compare apps site site-serve clean tools packages
+.PHONY: help demo operated check unit suite test plain race modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-growth bench-held compare apps site site-serve clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go alone"
@@ -48,6 +48,8 @@ help:
 	@echo "make pictures     draw docs/images again from real runs: a fence, a rebalance, a message's life, takeovers; two minutes"
 	@echo "make bench        measure beside bare loops, River, watermill, asynq, pgoutbox's algorithm and JetStream; writes docs/bench.md"
 	@echo "make bench-quick  the same with smaller turns, into bin/bench-quick"
+	@echo "make bench-growth how the main figures change with topics, backlog, parked keys, dead letters, replicas, consumers and nodes;"
+	@echo "                  writes docs/growth.md"
 	@echo "make bench-held   what processes do that hold 40,000 topics, or 10,000 streams on Redis, and have no work"
 	@echo "make compare      measure what pgoutbox and pyfly were measured with, beside their figures"
 	@echo "make apps         generate for applications of others, fetched as modules and annotated as they are"
@@ -150,6 +152,9 @@ bench: packages
 
 bench-quick: packages
 	cd bench && $(GO) run . -quick -docs ../bin/bench-quick -raw ../bin/bench-quick/results.json
+
+bench-growth: packages
+	cd bench && $(GO) run . growth
 
 bench-held: packages
 	cd bench && $(GO) run . held

@@ -5,6 +5,7 @@
 //	make bench-quick
 //	cd bench && go run . -quick -docs /tmp/bench -raw /tmp/bench.json -workloads drain -contenders leasegen,pgx,river
 //	cd bench && go run . -render -docs ../docs -raw results.json
+//	cd bench && go run . growth
 //	cd bench && go run . compare
 //	cd bench && go run . held
 //
@@ -49,7 +50,7 @@ func main() {
 
 // commands are what the program does beside the page.
 func commands() map[string]func(context.Context, []string, io.Writer) error {
-	return map[string]func(context.Context, []string, io.Writer) error{"compare": compare.Run, "held": compare.Held}
+	return map[string]func(context.Context, []string, io.Writer) error{"compare": compare.Run, "held": compare.Held, "growth": grow}
 }
 
 // options are the command's flags.

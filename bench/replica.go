@@ -24,7 +24,7 @@ const (
 )
 
 func children() map[string]func() int {
-	return map[string]func() int{"nats": natsMain, "replica": replicaMain}
+	return map[string]func() int{"nats": natsMain, "replica": replicaMain, "grown": grownMain}
 }
 
 // held is the number of a message whose handler does not return.
@@ -118,17 +118,23 @@ func (r *replicas) told(p *fleet.Process, line string) {
 
 // await polls with the lock held.
 func (r *replicas) await(ctx context.Context, what string, cond func() bool) error {
-	for deadline := time.Now().Add(40 * time.Second); ; time.Sleep(time.Millisecond) {
+	return until(ctx, 40*time.Second, what, &r.errors, func() bool {
 		r.mu.Lock()
-		ok := cond()
-		r.mu.Unlock()
+		defer r.mu.Unlock()
+		return cond()
+	})
+}
+
+// until polls, each millisecond. Its error has what replicas said.
+func until(ctx context.Context, limit time.Duration, what string, said *fleet.Tail, cond func() bool) error {
+	for deadline := time.Now().Add(limit); ; time.Sleep(time.Millisecond) {
 		switch {
-		case ok:
+		case cond():
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case time.Now().After(deadline):
-			return fmt.Errorf("not within 40 s: %s; replicas said: %s", what, r.errors.Last(5))
+			return fmt.Errorf("not within %v: %s; replicas said: %s", limit, what, said.Last(5))
 		}
 	}
 }

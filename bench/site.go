@@ -127,9 +127,10 @@ func redisClient(addr string) *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: addr, PoolSize: 128})
 }
 
-func (s *servers) conditions(ctx context.Context, z size) []report.Condition {
+// machine is what the servers run on, and their versions.
+func (s *servers) machine(ctx context.Context) []report.Condition {
 	all := []report.Condition{
-		{Name: "machine", Value: fmt.Sprintf("%s, %d cores, shared by clients and servers; %s/%s", processor(), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH)},
+		{Name: "machine", Value: fmt.Sprintf("%s, %d cores, shared by clients and servers; %s/%s%s", processor(), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, kernel())},
 		{Name: "Go", Value: runtime.Version()},
 	}
 	var version string
@@ -138,14 +139,24 @@ func (s *servers) conditions(ctx context.Context, z size) []report.Condition {
 	must.Do(conn.QueryRow(ctx, "SHOW server_version").Scan(&version))
 	all = append(all, report.Condition{Name: "PostgreSQL", Value: version + "; fsync=on, synchronous_commit=on, shared_buffers=512MB, max_wal_size=4GB, else defaults"})
 	if s.redis != nil {
-		c := redisClient(s.redis.Addr())
-		defer c.Close()
-		for line := range strings.Lines(must.Get(c.Info(ctx, "server").Result())) {
-			if v, ok := strings.CutPrefix(strings.TrimSpace(line), "redis_version:"); ok {
-				all = append(all, report.Condition{Name: "Redis", Value: v + "; appendonly yes, appendfsync everysec"})
-			}
+		all = append(all, report.Condition{Name: "Redis", Value: redisVersion(ctx, s.redis.Addr()) + "; appendonly yes, appendfsync everysec"})
+	}
+	return all
+}
+
+func redisVersion(ctx context.Context, addr string) string {
+	c := redisClient(addr)
+	defer c.Close()
+	for line := range strings.Lines(must.Get(c.Info(ctx, "server").Result())) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), "redis_version:"); ok {
+			return v
 		}
 	}
+	return "unknown"
+}
+
+func (s *servers) conditions(ctx context.Context, z size) []report.Condition {
+	all := s.machine(ctx)
 	if info, ok := debug.ReadBuildInfo(); ok {
 		var peers []string
 		for _, d := range info.Deps {
@@ -185,6 +196,15 @@ func processor() string {
 		}
 	}
 	return "CPU unknown"
+}
+
+// kernel is the release of the operating system's, after a comma; empty where it does not say.
+func kernel() string {
+	b, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return ""
+	}
+	return ", kernel " + strings.TrimSpace(string(b))
 }
 
 // load is the machine's load average of a minute: whether other work was in the way. Empty where there is no /proc.

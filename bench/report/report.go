@@ -61,12 +61,14 @@ type Cell struct {
 }
 
 // Load reads raw results.
-func Load(path string) (*Report, error) {
+func Load(path string) (*Report, error) { return load[Report](path) }
+
+func load[T any](path string) (*T, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	r := &Report{}
+	r := new(T)
 	if err := json.Unmarshal(b, r); err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
@@ -74,7 +76,9 @@ func Load(path string) (*Report, error) {
 }
 
 // Save writes raw results.
-func (r *Report) Save(path string) error {
+func (r *Report) Save(path string) error { return save(path, r) }
+
+func save(path string, r any) error {
 	b, err := json.MarshalIndent(r, "", " ")
 	if err != nil {
 		return err

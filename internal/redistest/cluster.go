@@ -16,16 +16,17 @@ import (
 // Cluster is a Redis Cluster of servers of its own. Its methods are for one goroutine
 // at a time; the nodes' own methods (Kill, Pause, ...) may be called between them.
 type Cluster struct {
-	opts  []Option
-	nodes []*Server
-	fail  func(error)
+	opts    []Option
+	masters int // when it was made, of which each had so many replicas
+	copies  int
+	nodes   []*Server
+	fail    func(error)
 }
 
 // Slots is how many hash slots a cluster has.
 const Slots = 16384
 
 const (
-	masters = 3
 	// How long the cluster is given for what takes it two to eight seconds on an idle
 	// machine: to form, to elect, to agree.
 	clusterTimeout = 45 * time.Second
@@ -49,10 +50,13 @@ func StartCluster(t testing.TB, opts ...Option) *Cluster {
 	return c
 }
 
-// LaunchCluster starts a cluster outside of a test. Close it. A master that does not
+// LaunchCluster starts a cluster outside of a test: three masters and a replica of each. Close it. A master that does not
 // answer for two seconds (cluster-node-timeout) is replaced by its replica.
-func LaunchCluster(opts ...Option) (*Cluster, error) {
-	c := &Cluster{opts: append(nodeOptions(), opts...), fail: func(err error) { panic(err) }}
+func LaunchCluster(opts ...Option) (*Cluster, error) { return LaunchClusterOf(3, 1, opts...) }
+
+// LaunchClusterOf is LaunchCluster with so many masters, at least one, and so many replicas of each.
+func LaunchClusterOf(masters, copies int, opts ...Option) (*Cluster, error) {
+	c := &Cluster{opts: append(nodeOptions(), opts...), masters: masters, copies: copies, fail: func(err error) { panic(err) }}
 	ctx, cancel := context.WithTimeout(context.Background(), clusterTimeout)
 	defer cancel()
 	err := c.launch(ctx)
@@ -72,12 +76,14 @@ func nodeOptions() []Option {
 		Config("cluster-enabled", "yes"),
 		Config("cluster-config-file", "nodes.conf"),
 		Config("cluster-node-timeout", "2000"),
+		Config("cluster-announce-ip", "127.0.0.1"), // a node that no other has met does not know its own
 	}
 }
 
-// launch starts the nodes side by side: the first half become masters.
+// launch starts the nodes side by side: the first ones become masters.
 func (c *Cluster) launch(ctx context.Context) error {
-	nodes, errs := make([]*Server, 2*masters), make([]error, 2*masters)
+	n := c.masters * (1 + c.copies)
+	nodes, errs := make([]*Server, n), make([]error, n)
 	var starting sync.WaitGroup
 	for i := range nodes {
 		starting.Go(func() { nodes[i], errs[i] = launch(c.opts) })
@@ -98,8 +104,8 @@ func (c *Cluster) form(ctx context.Context) error {
 			if err := r.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", i+1).Err(); err != nil {
 				return err
 			}
-			if i < masters {
-				if err := r.ClusterAddSlots(ctx, span(i*Slots/masters, (i+1)*Slots/masters)...).Err(); err != nil {
+			if i < c.masters {
+				if err := r.ClusterAddSlots(ctx, span(i*Slots/c.masters, (i+1)*Slots/c.masters)...).Err(); err != nil {
 					return err
 				}
 			}
@@ -115,8 +121,8 @@ func (c *Cluster) form(ctx context.Context) error {
 			return fmt.Errorf("node %s: %w", n.Addr(), err)
 		}
 	}
-	for i, n := range c.nodes[masters:] {
-		if err := c.replicate(ctx, n, c.nodes[i]); err != nil {
+	for i, n := range c.nodes[c.masters:] {
+		if err := c.replicate(ctx, n, c.nodes[i%c.masters]); err != nil {
 			return err
 		}
 	}

@@ -56,6 +56,34 @@ func TestClusterForms(t *testing.T) {
 	}
 }
 
+// A cluster has as many masters and replicas as it is asked for.
+func TestClusterOf(t *testing.T) {
+	for _, want := range []struct{ masters, copies int }{{1, 0}, {4, 0}} {
+		c, err := redistest.LaunchClusterOf(want.masters, want.copies)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if n := len(c.Nodes()); n != want.masters*(1+want.copies) {
+			t.Errorf("%d nodes, want %d masters with %d replicas each", n, want.masters, want.copies)
+		}
+		client, served := c.Client(t), map[string]bool{}
+		for i := range 100 {
+			if err := client.Set(t.Context(), fmt.Sprint("key", i), i, 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, n := range c.Nodes() {
+			if n.Client(t).DBSize(t.Context()).Val() > 0 {
+				served[n.Addr()] = true
+			}
+		}
+		if len(served) != want.masters {
+			t.Errorf("keys on %d masters, want %d", len(served), want.masters)
+		}
+	}
+}
+
 func TestKeySlot(t *testing.T) {
 	client := redistest.SharedCluster(t).Client(t)
 	for _, key := range []string{"", "a", "123456789", "{user}.x", "x{user}y", "{}x", "{", "a}b{c}", "{{x}}", "ä{ö}"} {

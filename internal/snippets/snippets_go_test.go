@@ -1,5 +1,7 @@
 package snippets
 
+import "strings"
+
 // snippet is a Go snippet and what stands around it.
 type snippet struct {
 	page, starts string
@@ -37,6 +39,9 @@ func snippets() []snippet {
 		{page: "README.md", starts: "// PublishOrderPlaced appends", why: "it is compared with what is generated for the block before it"},
 		{page: "README.md", starts: "billing, err := orders.NewBilling(leasepg.New(pool)", statements: true,
 			before: pool + be + publish + `ctx = env.Until(ctx, pool, "SELECT count(*) = 1 FROM charge WHERE cents = 100")`},
+		{page: "docs/beyond.md", starts: "shards := []*leasepg.Backend{", statements: true,
+			before: order + strings.ReplaceAll(pool, "pool :=", "first :=") + strings.ReplaceAll(pool, "pool :=", "second :=") +
+				`ctx = env.Until(ctx, first, "SELECT count(*) = 1 FROM charge WHERE cents = 100")` + "\n"},
 		{page: "docs/from/asynq.md", starts: "// ThumbnailDue was"},
 		{page: "docs/from/election.md", starts: "// Sweeper removes"},
 		{page: "docs/from/kcl.md", starts: "// Clicked was"},

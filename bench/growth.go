@@ -51,7 +51,8 @@ func quickGrowth() growthSize {
 // growing is a run.
 type growing struct {
 	size    growthSize
-	servers *servers // nil before a scene needs PostgreSQL
+	servers *servers
+	redis   string // the version of its servers, once a cluster has run
 	out     io.Writer
 }
 
@@ -65,8 +66,8 @@ type curve struct {
 // curves are what grows, each from the base on.
 func (z growthSize) curves() []curve {
 	tenfold := func(n int) []int { return []int{10 * n, 100 * n} }
-	grow := func(id, title, of string, at func(*scene) *int, to []int) curve {
-		c := curve{Curve: report.Curve{ID: id, Title: title, Of: of}, size: func(s scene) int { return *at(&s) }, scenes: []scene{z.base}}
+	grow := func(id, title, of, what string, at func(*scene) *int, to []int) curve {
+		c := curve{Curve: report.Curve{ID: id, Title: title, Of: of, What: what}, size: func(s scene) int { return *at(&s) }, scenes: []scene{z.base}}
 		for _, n := range to {
 			s := z.base
 			*at(&s) = n
@@ -75,15 +76,24 @@ func (z growthSize) curves() []curve {
 		return c
 	}
 	b := z.base
+	const shared = "All processes share the cores of one machine with the server: the chart shows what more of them cost, not what machines of their own gain."
 	all := []curve{
-		grow("topics", "More topics", "topics", func(s *scene) *int { return &s.Topics }, tenfold(b.Topics)),
-		grow("backlog", "A longer backlog", "messages in the log", func(s *scene) *int { return &s.Backlog }, tenfold(b.Backlog)),
-		grow("parked", "More parked keys", "parked keys", func(s *scene) *int { return &s.Parked }, tenfold(b.Parked)),
-		grow("dead", "More dead letters", "dead letters", func(s *scene) *int { return &s.Dead }, tenfold(b.Dead)),
-		grow("replicas", "More replicas", "replicas", func(s *scene) *int { return &s.Replicas }, z.replicas),
-		grow("consumers", "More consumers in a process", "consumers", func(s *scene) *int { return &s.Consumers }, z.consumers),
+		grow("topics", "More topics", "topics", "Each topic is a lease, and all of them are acquired.",
+			func(s *scene) *int { return &s.Topics }, tenfold(b.Topics)),
+		grow("backlog", "A longer backlog", "messages in the log", "After the window the cursors are set to the present. The log stays as long as it is, for another consumer.",
+			func(s *scene) *int { return &s.Backlog }, tenfold(b.Backlog)),
+		grow("parked", "More parked keys", "parked keys", "Each is a message that waits for its next attempt for a day, in a lane of its own.",
+			func(s *scene) *int { return &s.Parked }, tenfold(b.Parked)),
+		grow("dead", "More dead letters", "dead letters", "They are kept without a bound.",
+			func(s *scene) *int { return &s.Dead }, tenfold(b.Dead)),
+		grow("replicas", "More replicas", "replicas", shared,
+			func(s *scene) *int { return &s.Replicas }, z.replicas),
+		grow("consumers", "More consumers in a process", "consumers",
+			"One has the topics, each other one reads all messages, as a group. The drain is what all of them handle together.",
+			func(s *scene) *int { return &s.Consumers }, z.consumers),
 	}
-	nodes := grow("cluster", "More masters of a Redis Cluster", "masters", func(s *scene) *int { return &s.Masters }, z.masters)
+	nodes := grow("cluster", "More masters of a Redis Cluster", "masters", "Masters without replicas. "+shared,
+		func(s *scene) *int { return &s.Masters }, z.masters)
 	nodes.scenes = nodes.scenes[1:]
 	for i := range nodes.scenes {
 		nodes.scenes[i].Parked, nodes.scenes[i].Dead = 0, 0
@@ -131,7 +141,7 @@ func measureGrowth(ctx context.Context, z growthSize, only string, out io.Writer
 	defer g.servers.close()
 	g.servers.postgres = must.Get(pgtest.Launch(pgtest.Config("max_connections", "1000"), pgtest.Config("shared_buffers", "512MB"),
 		pgtest.Config("max_wal_size", "4GB"), pgtest.Config("shared_preload_libraries", "pg_stat_statements")))
-	r := &report.Growth{Rounds: z.rounds, Figures: growthFigures(), Conditions: g.conditions(ctx)}
+	r := &report.Growth{Rounds: z.rounds, Figures: growthFigures(), Conditions: g.servers.machine(ctx)}
 	played := map[scene]*report.Point{}
 	for round := range z.rounds {
 		for _, c := range curves {
@@ -160,6 +170,13 @@ func measureGrowth(ctx context.Context, z growthSize, only string, out io.Writer
 		r.Curves = append(r.Curves, c.Curve)
 	}
 	r.Took = time.Since(begin).Round(time.Second).String()
+	if g.redis != "" {
+		r.Conditions = append(r.Conditions, report.Condition{Name: "Redis", Value: g.redis + "; appendonly yes, appendfsync everysec, no replicas"})
+	}
+	r.Conditions = append(r.Conditions, g.base())
+	if ctx.Err() != nil {
+		r.Conditions = append(r.Conditions, report.Condition{Name: "interrupted", Value: "what has no figures was not measured"})
+	}
 	if before != "" {
 		r.Conditions = append(r.Conditions, report.Condition{Name: "load average", Value: before + " before, " + load() + " after; much of the latter is this run's own"})
 	}
@@ -190,10 +207,14 @@ func (g *growing) add(ctx context.Context, sc scene, p *report.Point) {
 }
 
 func (g *growing) place(ctx context.Context, sc scene) (store, error) {
-	if sc.Masters > 0 {
-		return clusterStoreOf(sc.Masters)
+	if sc.Masters == 0 {
+		return g.servers.postgresStore(ctx)
 	}
-	return g.servers.postgresStore(ctx)
+	s, err := clusterStoreOf(sc.Masters)
+	if err == nil {
+		g.redis = redisVersion(ctx, s.Addrs()[0])
+	}
+	return s, err
 }
 
 // tooLarge says why a scene has no room on this machine: a message takes about 400 bytes with its indexes and in the server's WAL,
@@ -222,10 +243,10 @@ func available() (bytes int64) {
 	return 0
 }
 
-func (g *growing) conditions(ctx context.Context) (all []report.Condition) {
+// base is the condition that says how much there is of what does not grow.
+func (g *growing) base() report.Condition {
 	b := g.size.base
-	all = append(g.servers.machine(ctx), report.Condition{Name: "else", Value: fmt.Sprintf(
-		"Where it is not what grows, there are %d topics, %d messages, %d parked keys, %d dead letters, %d replicas (a process each) with one consumer.",
-		b.Topics, b.Backlog, b.Parked, b.Dead, b.Replicas)})
-	return all
+	return report.Condition{Name: "all else", Value: fmt.Sprintf(
+		"%d topics, %d messages in the log, %d replicas with one consumer each; on PostgreSQL %d parked keys and %d dead letters, and pg_stat_statements, "+
+			"whose count of statements is the idle cost", b.Topics, b.Backlog, b.Replicas, b.Parked, b.Dead)}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// probed is the number of the first message whose handling is told one by one.
+// probed is the number of the first message whose handling is reported one by one.
 const probed = 1 << 39
 
 // grown says what a replica of a growing system runs, and where its servers are.

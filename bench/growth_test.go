@@ -40,7 +40,7 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
-// What has no room is said, and not begun.
+// A size that has no room is reported, and not begun.
 func TestGrowthWithoutRoom(t *testing.T) {
 	for _, sc := range []scene{{Backlog: 1 << 50}, {Replicas: 1 << 30}} {
 		var p report.Point

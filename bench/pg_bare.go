@@ -47,16 +47,13 @@ func barePostgres() contender {
 }
 
 func barePostgresByID() contender {
-	why := "as the bare loop"
 	return contender{
+		variant: true,
 		Contender: report.Contender{ID: "pgx-by-id", Name: "bare pgx loop, id > position", Backend: "PostgreSQL",
 			Settings: "as the bare loop, without a look at what committed late",
 			Keeps:    "loses messages that commit late"},
-		cannot: map[string]string{
-			"crash": noFailover, "handover": noFailover, "publish": why, "rows": why, "latency": why, "leases": why, "idle": why,
-			"drain-100": why, "drain-10000": why,
-		},
-		open: func(ctx context.Context, s *site) (system, error) { return openBare(ctx, s, idReads) },
+		cannot: map[string]string{"crash": noFailover, "handover": noFailover, "latency": "as the bare loop"},
+		open:   func(ctx context.Context, s *site) (system, error) { return openBare(ctx, s, idReads) },
 	}
 }
 

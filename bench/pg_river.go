@@ -31,15 +31,11 @@ func riverBest() contender {
 }
 
 func riverDefaults() contender {
-	cannot := riverCannot()
-	for _, w := range []string{"publish", "rows", "leases"} {
-		cannot[w] = "as River"
-	}
 	return contender{
 		variant: true,
 		Contender: report.Contender{ID: "river-defaults", Name: "River, defaults", Backend: "PostgreSQL", Keeps: riverKeeps,
 			Settings: "100 workers, as in its README; FetchCooldown 100 ms, FetchPollInterval 1 s"},
-		cannot: cannot,
+		cannot: riverCannot(),
 		open: func(ctx context.Context, s *site) (system, error) {
 			return openRiver(ctx, s, river.Config{}, 100)
 		},
@@ -47,9 +43,10 @@ func riverDefaults() contender {
 }
 
 func riverCannot() map[string]string {
+	const noTopics = "a queue has no topics: as 1 topic; order by key is its paid form"
 	return map[string]string{
-		"drain-100":   "a queue has no topics: as 1 topic; order by key is its paid form",
-		"drain-10000": "a queue has no topics: as 1 topic; order by key is its paid form",
+		"drain-100":   noTopics,
+		"drain-10000": noTopics,
 		"rows-batch":  "jobs are worked one by one",
 		"leases":      "no leases: any worker takes any job; one leader for maintenance alone",
 		"crash": "1 hour (RescueStuckJobsAfter); it has to be set higher than the longest time that a job may take, " +

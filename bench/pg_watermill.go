@@ -34,15 +34,11 @@ func watermillSQL() contender {
 }
 
 func watermillSQLDefaults() contender {
-	cannot := watermillSQLCannot()
-	for _, w := range []string{"publish", "rows", "leases"} {
-		cannot[w] = "as watermill-sql"
-	}
 	return contender{
 		variant: true,
 		Contender: report.Contender{ID: "watermill-sql-defaults", Name: "watermill-sql, defaults", Backend: "PostgreSQL", Keeps: watermillSQLKeeps,
 			Settings: "SubscribeBatchSize 100, PollInterval 1 s, pgx"},
-		cannot: cannot,
+		cannot: watermillSQLCannot(),
 		open: func(ctx context.Context, s *site) (system, error) {
 			return openWatermillSQL(ctx, s, wsql.DefaultPostgreSQLSchema{}, 0)
 		},

@@ -25,13 +25,11 @@ func asynqBest() contender {
 }
 
 func asynqDefaults() contender {
-	cannot := asynqCannot()
-	cannot["publish"] = "as asynq"
 	return contender{
 		variant: true,
 		Contender: report.Contender{ID: "asynq-defaults", Name: "asynq, defaults", Backend: "Redis", Keeps: asynqKeeps,
 			Settings: "Concurrency as many as cores, TaskCheckInterval 1 s"},
-		cannot: cannot,
+		cannot: asynqCannot(),
 		open:   openAsynq(asynq.Config{}),
 	}
 }

@@ -29,7 +29,6 @@ func watermillRedis() contender {
 
 func watermillRedisDefaults() contender {
 	cannot := watermillRedisCannot()
-	cannot["publish"], cannot["drain-100"] = "as watermill-redisstream", "as watermill-redisstream"
 	cannot["crash"] = "60 to 65 s: MaxIdleTime and ClaimInterval"
 	return contender{
 		variant: true,

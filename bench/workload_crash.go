@@ -15,6 +15,18 @@ func gapMetrics() []report.Metric {
 	return []report.Metric{{ID: "p50", Name: "p50", Unit: "ms"}, {ID: "max", Name: "slowest", Unit: "ms"}}
 }
 
+// failover runs what is measured with two processes on one topic, of which one takes over.
+func failover(measure func(context.Context, *turn, system, *replicas) sample) func(context.Context, *turn) sample {
+	return func(ctx context.Context, t *turn) sample {
+		sys := must.Get(t.contender.open(ctx, t.site))
+		defer sys.Close()
+		must.Do(sys.Fill(ctx, 1, 1))
+		r := t.replicas()
+		defer r.end()
+		return measure(ctx, t, sys, r)
+	}
+}
+
 func crash() workload {
 	return workload{
 		Workload: report.Workload{ID: "crash", Title: "When is a killed process's message worked on again?",
@@ -22,12 +34,7 @@ func crash() workload {
 				"From the signal to the moment when the other begins with that message.",
 			Metrics: gapMetrics()},
 		slow: true,
-		run: func(ctx context.Context, t *turn) sample {
-			sys := must.Get(t.contender.open(ctx, t.site))
-			defer sys.Close()
-			must.Do(sys.Fill(ctx, 1, 1))
-			r := t.replicas()
-			defer r.end()
+		run: failover(func(ctx context.Context, t *turn, sys system, r *replicas) sample {
 			must.Do(r.start(ctx))
 			must.Do(sys.Publish(ctx, 0, payloads(held, held+1)))
 			holder := must.Get(r.first(ctx, "a replica has the message", func(b begin) bool { return b.n == held })).by
@@ -44,7 +51,7 @@ func crash() workload {
 				holder = next.by
 			}
 			return gaps(took)
-		},
+		}),
 	}
 }
 
@@ -60,12 +67,7 @@ func handover() workload {
 				"The longest time without a handler's call in the two seconds after. Where both work at once, the other goes on.",
 			Metrics: gapMetrics()},
 		slow: true,
-		run: func(ctx context.Context, t *turn) sample {
-			sys := must.Get(t.contender.open(ctx, t.site))
-			defer sys.Close()
-			must.Do(sys.Fill(ctx, 1, 1))
-			r := t.replicas()
-			defer r.end()
+		run: failover(func(ctx context.Context, t *turn, sys system, r *replicas) sample {
 			stop := background(ctx, func(ctx context.Context) error {
 				for n := 1; ctx.Err() == nil; n++ {
 					if err := sys.Publish(ctx, 0, payloads(n, n+1)); err != nil {
@@ -91,7 +93,7 @@ func handover() workload {
 			}
 			must.Do(stop()) // a publisher that failed is no gap of a consumer
 			return gaps(took)
-		},
+		}),
 	}
 }
 

@@ -30,6 +30,7 @@ type Curve struct {
 	ID     string  `json:"id"`
 	Title  string  `json:"title"`
 	Of     string  `json:"of"` // what there is more of
+	What   string  `json:"what,omitempty"`
 	Points []Point `json:"points"`
 }
 
@@ -97,24 +98,25 @@ func apart(f Figure, a, b Point) bool {
 // bendAt is how many times as slow, or as costly, as at the smallest size a figure is where it has bent.
 const bendAt = 2
 
-// bend is where a figure bends: the last size before, and the first at which it has.
+// bend is where a figure bends: behind a size.
 type bend struct {
-	before, at, last Point
-	worse            float64 // at the last size
-	steepness        float64 // from before to the last size: 1 is in proportion
+	before, last Point
+	worse        float64 // at the last size
+	steepness    float64 // from before to the last size: 1 is in proportion
 }
 
-// bends returns where a figure bends, if it does.
+// bends returns where a figure bends, if it does and stays so.
 func (c *Curve) bends(f Figure) (b bend, ok bool) {
 	ps := c.known(f)
-	for i := 1; i < len(ps); i++ {
-		if worse(f, ps[i], ps[0]) >= bendAt && apart(f, ps[i], ps[0]) {
-			last := ps[len(ps)-1]
-			before := ps[i-1]
-			return bend{before, ps[i], last, worse(f, last, ps[0]), math.Log(worse(f, last, before)) / math.Log(last.Size/before.Size)}, true
-		}
+	i := len(ps)
+	for i > 1 && worse(f, ps[i-1], ps[0]) >= bendAt && apart(f, ps[i-1], ps[0]) {
+		i--
 	}
-	return b, false
+	if i == len(ps) {
+		return b, false
+	}
+	before, last := ps[i-1], ps[len(ps)-1]
+	return bend{before, last, worse(f, last, ps[0]), math.Log(worse(f, last, before)) / math.Log(last.Size/before.Size)}, true
 }
 
 // Where says in words where a curve bends, from its figures.
@@ -167,7 +169,7 @@ func steep(power float64) string {
 	return "more than in proportion"
 }
 
-// Why says what was seen on the server while the backlog was drained, where the drain bends. What else bends was not looked into.
+// Why says what was seen on the server while the backlog was drained, where the drain bends. Other bends were not looked into.
 func (c *Curve) Why(figures []Figure) string {
 	var unseen []string
 	seen := ""

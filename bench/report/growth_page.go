@@ -31,11 +31,11 @@ func (g *Growth) Page() (page string, charts map[string][]byte) {
 	fmt.Fprintf(&p, "figure has bent where it is %d times as bad, and no round was as good as at the smallest size.\n\n", bendAt)
 	p.WriteString("Replicas are processes. They begin on a backlog at once, which gives the time to acquire all leases and the rate of the drain, from the first\n")
 	p.WriteString("call of a handler on. Then come single messages, silence, calls of 100 messages from 8 publishers while the replicas handle them, and the end\n")
-	p.WriteString("of one replica by SIGKILL, until others own all that it had. What one server cannot do is [beyond it](beyond.md).\n\n")
+	p.WriteString("of one replica by SIGKILL, until others own all that it had. Work that one server cannot do goes [beyond it](beyond.md).\n\n")
 	for i := range g.Curves {
 		g.section(&p, &g.Curves[i], charts)
 	}
-	fmt.Fprintf(&p, "## Under which conditions?\n\nThe %s tier, %d rounds, %s in all.\n\n| | |\n|---|---|\n", g.Tier, g.Rounds, g.Took)
+	fmt.Fprintf(&p, "## Under which conditions?\n\nThe %s tier, rounds: %d; %s in all.\n\n| | |\n|---|---|\n", g.Tier, g.Rounds, g.Took)
 	for _, c := range g.Conditions {
 		fmt.Fprintf(&p, "| %s | %s |\n", c.Name, c.Value)
 	}
@@ -44,6 +44,9 @@ func (g *Growth) Page() (page string, charts map[string][]byte) {
 
 func (g *Growth) section(p *strings.Builder, c *Curve, charts map[string][]byte) {
 	fmt.Fprintf(p, "## %s\n\n", c.Title)
+	if c.What != "" {
+		p.WriteString(c.What + "\n\n")
+	}
 	if d := g.chart(c); d != nil {
 		maps.Copy(charts, d.Files(c.ID))
 		p.WriteString(svg.Embed("images/growth/"+c.ID, c.Title+": "+c.Where(g.Figures)) + "\n\n")
@@ -155,7 +158,11 @@ func (g *Growth) chart(c *Curve) *svg.Drawing {
 	}
 	for _, l := range all {
 		d.Circle(right+16, l.label-5, 5, svg.Fill(l.color))
-		d.Text(right+28, l.label, fmt.Sprintf("%s ×%s", l.name, number(round2(l.worse[len(l.worse)-1]))), svg.Size(14), svg.Fill(svg.Ink))
+		last, at := l.worse[len(l.worse)-1], ""
+		if end := l.at[len(l.at)-1]; end < large {
+			at = " at " + number(end)
+		}
+		d.Text(right+28, l.label, fmt.Sprintf("%s ×%s%s", l.name, number(round2(last)), at), svg.Size(14), svg.Fill(svg.Ink))
 	}
 	return d
 }

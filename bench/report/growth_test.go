@@ -34,7 +34,7 @@ func TestGrowthPage(t *testing.T) {
 			"with 100 it was not among the first three. What bends this was not examined: acquire.",
 		"| topics | 100 | 1,000 | 10,000 | 100,000 |",
 		"| drain, msg/s | 450,000 (400,000–500,000) | 350,000 (300,000–400,000) | 45,000 (40,000–50,000) | not measured: no room |",
-		"The quick tier, 2 rounds, 1m in all.",
+		"The quick tier, rounds: 2; 1m in all.",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
@@ -71,11 +71,17 @@ func TestBendsBeyondNoise(t *testing.T) {
 		{"twice as much", []float64{1, 1.2}, []float64{2.2, 3}, true},
 		{"noise", []float64{1, 5}, []float64{4, 9}, false},
 		{"less than twice", []float64{1, 1}, []float64{1.9, 1.9}, false},
+		{"one round as before", []float64{2, 2}, []float64{2, 9}, false},
 		{"half", []float64{4, 4}, []float64{1, 1}, false},
 	} {
 		if _, got := curve(c.first, c.last).bends(f); got != c.want {
 			t.Errorf("%s: bends %v, want %v", c.name, got, c.want)
 		}
+	}
+	c := curve([]float64{1}, []float64{9})
+	c.Points = append(c.Points, Point{Size: 100, Samples: map[string][]float64{"p50": {1.5}}})
+	if _, got := c.bends(f); got {
+		t.Error("what is good again at a larger size has bent")
 	}
 	if got := curve([]float64{4, 4}, []float64{1, 1}).Where([]Figure{{ID: "p50", Name: "latency"}}); got != "Less time or cost: latency (0.25 of it at 10)." {
 		t.Errorf("what gets better is said as %q", got)

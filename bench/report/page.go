@@ -52,7 +52,7 @@ func (r *Report) goals(p *strings.Builder) {
 	for _, g := range goals {
 		verdict := "met"
 		if !g.Met {
-			verdict = cmp.Or(g.Why, "not met")
+			verdict = strings.TrimSuffix("not met: "+g.Why, ": ")
 		}
 		fmt.Fprintf(p, "| %s | %s | %s | %s |\n", g.What, g.Want, g.Got, verdict)
 	}

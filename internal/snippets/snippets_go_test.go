@@ -1,5 +1,7 @@
 package snippets
 
+import "strings"
+
 // snippet is a Go snippet and what stands around it.
 type snippet struct {
 	page, starts string
@@ -34,6 +36,9 @@ func snippets() []snippet {
 	)
 	return []snippet{
 		{page: "README.md", starts: "package main\n", why: "TestReadme makes a module of it"},
+		{page: "docs/beyond.md", starts: "shards := []*leasepg.Backend{", statements: true,
+			before: order + strings.ReplaceAll(pool, "pool :=", "first :=") + strings.ReplaceAll(pool, "pool :=", "second :=") +
+				`ctx = env.Until(ctx, first, "SELECT count(*) = 1 FROM charge WHERE cents = 100")` + "\n"},
 		{page: "docs/from/asynq.md", starts: "// ThumbnailDue was"},
 		{page: "docs/from/election.md", starts: "// Sweeper removes"},
 		{page: "docs/from/kcl.md", starts: "// Clicked was"},

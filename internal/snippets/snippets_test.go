@@ -284,7 +284,7 @@ func Run(outer context.Context) error {
 // complete puts a package clause, and the imports that are used, before a text.
 func complete(name, orders, text string) string {
 	known := map[string]string{
-		"context": "context", "errors": "errors", "http": "net/http", "httptest": "net/http/httptest", "os": "os", "signal": "os/signal", "slog": "log/slog", "syscall": "syscall", "atomic": "sync/atomic", "testing": "testing", "time": "time",
+		"context": "context", "errors": "errors", "fnv": "hash/fnv", "http": "net/http", "httptest": "net/http/httptest", "os": "os", "signal": "os/signal", "slog": "log/slog", "syscall": "syscall", "atomic": "sync/atomic", "testing": "testing", "time": "time",
 		"pgx": "github.com/jackc/pgx/v5", "pgxpool": "github.com/jackc/pgx/v5/pgxpool", "stdlib": "github.com/jackc/pgx/v5/stdlib",
 		"redis": "github.com/redis/go-redis/v9",
 		"api":   "example.com/shop/api", "bank": "example.com/shop/bank", "env": "example.com/shop/env",

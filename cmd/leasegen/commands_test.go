@@ -60,3 +60,19 @@ func TestVersion(t *testing.T) {
 		}
 	}
 }
+
+// A word that is neither a command nor a package is answered with the commands; a path, or a close one, is not.
+func TestCommandThatIsNone(t *testing.T) {
+	all := "; commands are " + strings.Join(commandNames(), ", ") + "\n"
+	for arg, want := range map[string]string{
+		"lag":     "note: there is no command lag, and no such package" + all,
+		"statuss": "note: statuss is taken for a package; did you mean the command \"status\"?\n",
+		"./lag":   "",
+		"x.y/lag": "",
+	} {
+		code, _, errs := leasegen(t, nil, arg)
+		if code != exitError || want != "" && !strings.Contains(errs, want) || want == "" && strings.Contains(errs, "command lag") {
+			t.Errorf("leasegen %s: exit %d\n%swant %s", arg, code, errs, want)
+		}
+	}
+}

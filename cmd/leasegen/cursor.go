@@ -5,6 +5,9 @@ import (
 	"flag"
 	"fmt"
 	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -88,6 +91,7 @@ type cursorJSON struct {
 	Position     string  `json:"position"`
 	Lag          int64   `json:"lag"`
 	OldestUnread float64 `json:"oldest_unread_seconds"`
+	Gone         string  `json:"gone"` // see operate.CursorStatus
 }
 
 // show lists cursors, the furthest behind first.
@@ -100,7 +104,7 @@ func (c *cursor) show(ctx context.Context, w *output, on target) error {
 	if c.format == "json" {
 		out := make([]cursorJSON, len(list))
 		for i, s := range list {
-			out[i] = cursorJSON{s.Resource, s.Session, s.Epoch, s.Position, s.Lag, s.OldestUnread.Seconds()}
+			out[i] = cursorJSON{s.Resource, s.Session, s.Epoch, s.Position, s.Lag, s.OldestUnread.Seconds(), s.Gone}
 		}
 		return printJSON(w, map[string]any{"cursors": out, "more": more})
 	}
@@ -166,16 +170,100 @@ func (c *cursor) move(ctx context.Context, w *output, s operate.ConsumerStatus, 
 	effect := "what lies behind it and was handled is handled again"
 	switch {
 	case to.Beginning && c.resource == "":
-		effect = fmt.Sprintf("all messages of the log are handled again, %s and %s are dropped",
+		effect = fmt.Sprintf("all messages that the log still has are handled again, %s and %s are dropped",
 			plural(s.ParkedKeys, "parked key"), plural(s.DeadLetters, "dead letter"))
 	case to.Beginning:
-		effect = "all its messages in the log are handled again, its parked messages and dead letters are dropped"
+		effect = "all its messages that the log still has are handled again, its parked messages and dead letters are dropped"
 	case to.Now:
 		effect = fmt.Sprintf("%s unread now would never be handled", plural(lag, "message"))
 	}
 	_, err = fmt.Fprintf(w, "would move %s of %s %s, in %s (%s owned now, taken from their owners): %s; run again with -yes\n",
 		plural(len(list), "cursor"), named(c.consumer), place, on.where, number(owned), effect)
-	return err
+	if err != nil {
+		return err
+	}
+	notes := c.lost(s, on, to, list)
+	back := func(of operate.CursorStatus) bool {
+		return to.Beginning || to.After != "" && before(to.After, of.Position)
+	}
+	if slices.ContainsFunc(list, back) {
+		notes = append(notes, c.rebuild(s, on, owned)...)
+	}
+	if len(notes) == 0 {
+		return nil
+	}
+	return on.next(w, notes...)
+}
+
+// lost says what a move back does not bring back, and what it drops.
+func (c *cursor) lost(s operate.ConsumerStatus, on target, to operate.CursorTarget, list []operate.CursorStatus) (notes []string) {
+	cut, upto := 0, ""
+	for _, of := range list {
+		if of.Gone != "" && (to.Beginning || to.After != "" && before(to.After, of.Gone)) {
+			if cut++; upto == "" || before(upto, of.Gone) {
+				upto = of.Gone
+			}
+		}
+	}
+	switch {
+	case cut == 1 || cut > 0 && !slices.ContainsFunc(list, func(of operate.CursorStatus) bool { return of.Gone != upto }):
+		notes = append(notes, fmt.Sprintf("the log has no messages up to %s any more: they are not handled again, and a projection that is rebuilt lacks them",
+			printable(upto, 40)))
+	case cut > 0:
+		notes = append(notes, hint(fmt.Sprintf("for %s of %s the log lacks older messages, at most up to %s: they are not handled again, and a projection that is rebuilt lacks them; see gone of each",
+			number(cut), plural(len(list), "cursor"), printable(upto, 40)), on.command("cursor show %s -format json", c.consumer)))
+	}
+	if to.Beginning && s.DeadLetters > 0 {
+		of := "dead letters that are dropped"
+		if c.resource == "" {
+			of = plural(s.DeadLetters, "dead letter") + " would be dropped, and"
+		}
+		notes = append(notes, hint(of+" are lost where the log has not kept their messages; export them before",
+			on.command("dlq list %s -format json", c.consumer)))
+	}
+	return notes
+}
+
+// rebuild says how to move back exactly, while processes of the consumer live.
+func (c *cursor) rebuild(s operate.ConsumerStatus, on target, owned int) []string {
+	wait := hint("wait until all its resources are unowned", on.command("status %s", c.consumer))
+	switch {
+	case s.Paused && owned > 0:
+		return []string{"it is paused, but has owners still: before you empty a projection, " + wait}
+	case s.Paused || s.Members == 0:
+		return nil
+	}
+	words, names := c.verb+" %s", []any{c.consumer}
+	if c.to != "" {
+		words += " -to " + c.to
+	}
+	if c.resource != "" {
+		words, names = words+" -resource %s", append(names, c.resource)
+	}
+	return []string{
+		fmt.Sprintf("it is not paused and has %s: what they do after a projection is emptied, and before the cursors move, is counted twice; to rebuild one exactly:",
+			plural(s.Members, "live member")),
+		hint("1. pause", on.command("pause %s", c.consumer)),
+		"2. " + wait,
+		"3. empty the tables of the projection",
+		hint("4. move the cursors", on.command("cursor "+words+" -yes", names...)),
+		hint("5. resume", on.command("resume %s", c.consumer)),
+	}
+}
+
+// before reports whether a message comes before another one, by their ids: a number, or two.
+func before(a, b string) bool {
+	n, of := idNumbers(a)
+	m, than := idNumbers(b)
+	return n < m || n == m && of < than
+}
+
+func idNumbers(id string) (first, second uint64) {
+	id, _, _ = strings.Cut(id, "/") // the stream, of an application's
+	head, tail, _ := strings.Cut(id, "-")
+	first, _ = strconv.ParseUint(head, 10, 64)
+	second, _ = strconv.ParseUint(tail, 10, 64)
+	return first, second
 }
 
 // moveNow moves cursors. Dead letters that go with them are dropped before, step by step: there may be many.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // Cursors are shown, and moved only with -yes; their owners are notified to let go.
@@ -63,7 +65,18 @@ func TestCursorOnPostgres(t *testing.T) {
 		"would move 4 cursors of counting to the present"+in+" (3 owned now, taken from their owners): 2 messages unread now would never be handled; run again with -yes\n")
 	expect(t, mustRun(t, vars, "cursor", "reset", "mailing"),
 		"would move 1 cursor of mailing to the beginning of the log"+in+" (0 owned now, taken from their owners): "+
-			"all messages of the log are handled again, 0 parked keys and 2 dead letters are dropped; run again with -yes\n")
+			"all messages that the log still has are handled again, 0 parked keys and 2 dead letters are dropped; run again with -yes\n"+
+			"2 dead letters would be dropped, and are lost where the log has not kept their messages; export them before: leasegen dlq list mailing -format json\n")
+	steps := "it is not paused and has 1 live member: what they do after a projection is emptied, and before the cursors move, is counted twice; to rebuild one exactly:\n" +
+		"1. pause: leasegen pause counting\n2. wait until all its resources are unowned: leasegen status counting\n3. empty the tables of the projection\n" +
+		"4. move the cursors: leasegen cursor %s -yes\n5. resume: leasegen resume counting\n"
+	would := "would move 4 cursors of counting to the beginning of the log" + in + " (3 owned now, taken from their owners): " +
+		"all messages that the log still has are handled again, 0 parked keys and 0 dead letters are dropped; run again with -yes\n"
+	expect(t, mustRun(t, vars, "cursor", "reset", "counting"), would+fmt.Sprintf(steps, "reset counting"))
+	mustRun(t, vars, "pause", "counting")
+	expect(t, mustRun(t, vars, "cursor", "reset", "counting"), would+
+		"it is paused, but has owners still: before you empty a projection, wait until all its resources are unowned: leasegen status counting\n")
+	mustRun(t, vars, "resume", "counting")
 	expect(t, mustRun(t, vars, "cursor", "set", "counting", "-to", "now", "-yes"), "moved 4 cursors of counting to the present"+in+"\n")
 	if out := mustRun(t, vars, "cursor", "show", "counting"); strings.Contains(out, "web-1") || strings.Contains(out, "beginning") {
 		t.Errorf("after the move:\n%s", out)
@@ -71,6 +84,12 @@ func TestCursorOnPostgres(t *testing.T) {
 	fenced, err := be.Commit(t.Context(), spec.ID, "counting", []backend.Progress{{Ref: grants[0].Ref, Seq: 1}})
 	if err != nil || len(fenced) != 1 {
 		t.Errorf("the owner from before was not fenced: %v, %v", fenced, err)
+	}
+	if out := mustRun(t, vars, "cursor", "set", "counting", "-to", "1"); !strings.HasSuffix(out, fmt.Sprintf(steps, "set counting -to 1")) {
+		t.Errorf("a move back:\n%s", out)
+	}
+	if out := mustRun(t, vars, "cursor", "set", "counting", "-to", "2"); strings.Contains(out, "pause") {
+		t.Errorf("a move that is none:\n%s", out)
 	}
 	expect(t, mustRun(t, vars, "cursor", "set", "mailing", "-to", "1", "-resource", "mail.eu", "-yes"), "moved 1 cursor of mailing behind message 1"+in+"\n")
 	if out := mustRun(t, vars, "cursor", "show", "mailing"); !strings.Contains(out, " 1    1  ") {
@@ -157,4 +176,57 @@ func TestMigrateSlots(t *testing.T) {
 	if out := mustRun(t, nil, "migrate", "-print", "-slots", "512"); !strings.Contains(out, "SELECT leasegen.set_slots(512);") {
 		t.Error("-print -slots does not set the slots")
 	}
+}
+
+// The dry run says what a log that was shortened does not bring back.
+func TestCursorOfAShortenedLog(t *testing.T) {
+	reads := func(list ...operate.CursorStatus) target {
+		return target{Operator: shortened{list: list}, where: "memory"}
+	}
+	one := []operate.CursorStatus{{Resource: "a", Position: "2000400", Gone: "2000000"}, {Resource: "b", Gone: "2000000"}}
+	apart := []operate.CursorStatus{{Resource: "a", Position: "90-1", Gone: "90-1"}, {Resource: "b", Position: "95-0", Gone: "70-0"}, {Resource: "c"}}
+	const lacks = "they are not handled again, and a projection that is rebuilt lacks them"
+	for _, c := range []struct {
+		c    cursor
+		verb string
+		list []operate.CursorStatus
+		want string
+	}{
+		{cursor{}, "reset", one, "the log has no messages up to 2000000 any more: " + lacks + "\n"},
+		{cursor{to: "9000"}, "set", one, "the log has no messages up to 2000000 any more: " + lacks + "\n"},
+		{cursor{to: "2000000"}, "set", one, ""},
+		{cursor{to: "now"}, "set", one, ""},
+		{cursor{}, "reset", apart, "for 2 of 3 cursors the log lacks older messages, at most up to 90-1: " + lacks +
+			"; see gone of each: leasegen cursor show c -format json\n"},
+		{cursor{to: "80-0"}, "set", apart, "the log has no messages up to 90-1 any more: " + lacks + "\n"},
+		{cursor{to: "90-0"}, "set", apart, "the log has no messages up to 90-1 any more: " + lacks + "\n"},
+		{cursor{to: "90-1"}, "set", apart, ""},
+		{cursor{}, "reset", []operate.CursorStatus{{Resource: "a", Position: "7"}}, ""},
+	} {
+		c.c.format, c.c.limit = "text", 1
+		if err := c.c.arguments([]string{c.verb, "c"}); err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		if err := c.c.do(t.Context(), &output{Writer: &out}, reads(c.list...)); err != nil {
+			t.Fatal(err)
+		}
+		if _, notes, _ := strings.Cut(out.String(), "run again with -yes\n"); notes != c.want {
+			t.Errorf("%s -to %q of %v:\n%swant\n%s", c.verb, c.c.to, c.list, notes, c.want)
+		}
+	}
+}
+
+// shortened is an operator of a consumer that no process runs.
+type shortened struct {
+	operate.Operator
+	list []operate.CursorStatus
+}
+
+func (shortened) Status(context.Context) ([]operate.ConsumerStatus, error) {
+	return []operate.ConsumerStatus{{Consumer: "c", Per: "topic"}}, nil
+}
+
+func (o shortened) Cursors(context.Context, string, string, int) ([]operate.CursorStatus, error) {
+	return o.list, nil
 }

@@ -136,7 +136,7 @@ func (g *generation) run(ctx context.Context, e *env) int {
 		return exitError
 	}
 	if code == exitError {
-		g.hintPatterns(e)
+		g.hintPatterns(e, findings)
 	}
 	g.conclude(e, code, res.Root, findings, changes)
 	return code
@@ -156,7 +156,11 @@ func (g *generation) print(e *env, findings *generator.Findings) error {
 
 // hintPatterns helps with the commonest slips in a pattern: to the go command a/b is an
 // import path, and the directory is ./a/b; and a misspelt command is taken for a package.
-func (g *generation) hintPatterns(e *env) {
+func (g *generation) hintPatterns(e *env, findings *generator.Findings) {
+	unloaded := false
+	for _, d := range findings.All() {
+		unloaded = unloaded || d.Code == "LG0703"
+	}
 	for _, p := range g.patterns {
 		if filepath.IsAbs(p) || strings.HasPrefix(p, ".") {
 			continue
@@ -166,6 +170,8 @@ func (g *generation) hintPatterns(e *env) {
 			fmt.Fprintf(e.Stderr, "note: %s is an import path to the go command; the directory is written ./%s\n", p, p)
 		} else if c, like := generator.Closest(p, commandNames()); like {
 			fmt.Fprintf(e.Stderr, "note: %s is taken for a package; did you mean the command %q?\n", p, c)
+		} else if !strings.ContainsAny(p, `/\.`) && unloaded {
+			fmt.Fprintf(e.Stderr, "note: there is no command %s, and no such package; commands are %s\n", printable(p, 80), strings.Join(commandNames(), ", "))
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 type LeaseView struct {
 	operate.LeaseStatus
 	Position     string        // as in operate.CursorStatus
+	Gone         string        // as there
 	OldestUnread time.Duration // of the unread messages that Lag counts; 0 when there are none
 	Lanes        int           // of parked messages
 }
@@ -32,7 +33,7 @@ func CursorStatuses(leases []LeaseView, limit int) []operate.CursorStatus {
 	all := make([]operate.CursorStatus, 0, len(leases))
 	for _, l := range furthestBehind(leases, limit) {
 		all = append(all, operate.CursorStatus{Resource: l.Resource, Session: l.Session, Epoch: l.Epoch, Position: l.Position,
-			Lag: l.Lag, OldestUnread: l.OldestUnread})
+			Lag: l.Lag, OldestUnread: l.OldestUnread, Gone: l.Gone})
 	}
 	return all
 }

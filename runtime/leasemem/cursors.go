@@ -15,6 +15,11 @@ func (b *Backend) Cursors(ctx context.Context, name, resource string, limit int)
 		if err != nil {
 			err = fmt.Errorf("leasemem: cursors of %s: %w", name, err)
 		}
+		for i := range all {
+			if !s.keeps(name, all[i].Resource) {
+				all[i].Gone = all[i].Position
+			}
+		}
 		return all, err
 	})
 }
@@ -34,4 +39,12 @@ func (b *Backend) SetCursor(ctx context.Context, name, resource string, to opera
 		}
 		return len(moved), nil
 	})
+}
+
+// keeps reports whether the log has a message that a consumer has passed on a resource.
+func (s *store) keeps(name, resource string) bool {
+	for at := range s.Unread(s.Consumers[name].ConsumerInfo, resource, 0) {
+		return at <= s.Leases[name][resource].Cursor
+	}
+	return false
 }

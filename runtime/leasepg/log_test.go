@@ -237,7 +237,13 @@ func TestRetention(t *testing.T) {
 		t.Fatalf("waited %v for a reader", took)
 	}
 	kit.OK(t, reading.Rollback(t.Context()))
+	for _, c := range kit.Must[[]operate.CursorStatus](t)(be.Cursors(t.Context(), topical.Name, "", 0)) {
+		kit.Equal(t, "gone before", c.Gone, "")
+	}
 	kit.Equal(t, "dropped", drop(), 1)
+	for _, c := range kit.Must[[]operate.CursorStatus](t)(be.Cursors(t.Context(), topical.Name, "", 0)) {
+		kit.Equal(t, "gone", c.Gone, "1000000")
+	}
 	kit.Equal(t, "messages left", query[int](t, pool, "SELECT count(*) FROM leasegen.message WHERE id < 1000001"), 0)
 	kit.Equal(t, "messages kept", query[int](t, pool, "SELECT count(*) FROM leasegen.message"), 15)
 	kit.OK(t, be.Publish(t.Context(), kit.Events("a", 1)))

@@ -162,6 +162,13 @@ func (k *keeper) Maintain(ctx context.Context, consumers []backend.ConsumerInfo)
 		}
 		r.SegmentsDropped += int(dropped)
 	}
+	if r.SegmentsDropped > 0 {
+		begins, err := k.queries(k.pool).LogBegins(ctx)
+		if err != nil {
+			return r, k.fail("maintain", err)
+		}
+		k.log.Info("leasepg: dropped partitions of the log that every consumer has passed", "partitions", r.SegmentsDropped, "log_begins_at", begins)
+	}
 	return r, k.fail("maintain", k.tellHeldBack(ctx))
 }
 

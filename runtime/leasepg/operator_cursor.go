@@ -25,6 +25,10 @@ func (op *operator) Cursors(ctx context.Context, consumer, resource string, limi
 	if err != nil {
 		return nil, op.fail("cursors of "+consumer, err)
 	}
+	gone, err := op.gone(ctx, consumer)
+	if err != nil {
+		return nil, op.fail("cursors of "+consumer, err)
+	}
 	out := make([]operate.CursorStatus, len(rows))
 	for i, r := range rows {
 		out[i] = operate.CursorStatus{
@@ -33,8 +37,26 @@ func (op *operator) Cursors(ctx context.Context, consumer, resource string, limi
 		if r.Pos > 0 {
 			out[i].Position = strconv.FormatInt(r.Pos, 10)
 		}
+		out[i].Gone = gone
 	}
 	return out, nil
+}
+
+// gone is operate.CursorStatus.Gone, which is the same for all resources of a log. It costs one small read.
+func (op *operator) gone(ctx context.Context, consumer string) (string, error) {
+	q := op.queries(op.pool)
+	c, err := q.ConsumerKind(ctx, consumer)
+	if errors.Is(err, pgx.ErrNoRows) { // it has not run yet
+		return "", nil
+	}
+	if err != nil || c.Source != "" {
+		return "", err
+	}
+	begins, err := q.LogBegins(ctx)
+	if err != nil || begins <= 1 {
+		return "", err
+	}
+	return strconv.FormatInt(begins-1, 10), nil
 }
 
 // SetCursor moves cursors, and with them, when all are moved, the start of resources that

@@ -18,6 +18,9 @@ type lagged struct {
 	count int64
 	// oldest is the age of the first of them; 0 when there is none.
 	oldest time.Duration
+	// kept says that messages before a cursor are still there; up to cut, if it is set, others of that stream are not.
+	kept bool
+	cut  string
 }
 
 // input of a resource, to be looked at.
@@ -86,6 +89,13 @@ func (st *streams) lag(ctx context.Context, sh *shape, info backend.ConsumerInfo
 		out[resource] = lagged{}
 	}
 	return out, st.eachInput(ctx, sh, info, at, func(l looked, s streamInfo, now int64) error {
+		if s.length > 0 && s.first.compare(l.at) <= 0 {
+			sum := out[l.resource]
+			if sum.kept = true; l.in.tag >= 0 && s.counted && s.added > s.length {
+				sum.cut = messageID(l.in, position{ms: s.first.ms - 1})
+			}
+			out[l.resource] = sum
+		}
 		n, first, err := st.behind(ctx, l.in.tag, l.in.key, s, l.at)
 		if err != nil || n == 0 {
 			return err

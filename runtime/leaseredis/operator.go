@@ -119,7 +119,14 @@ func (o *operator) leases(ctx context.Context, sh *shape, info backend.ConsumerI
 		}
 		for i := range views[first:] {
 			l := &views[first+i]
-			l.Lag, l.OldestUnread = behind[l.Resource].count, behind[l.Resource].oldest
+			b := behind[l.Resource]
+			l.Lag, l.OldestUnread = b.count, b.oldest
+			switch {
+			case !b.kept:
+				l.Gone = l.Position
+			case info.Per == backend.PerTopic: // it has one stream
+				l.Gone = b.cut
+			}
 		}
 		return nil
 	}

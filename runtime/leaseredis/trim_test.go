@@ -45,7 +45,13 @@ func TestTrimKeepsWhatSomebodyHasNotPassed(t *testing.T) {
 			kit.OK(t, be.Publish(t.Context(), kit.Events("nobody's", 5)))
 			session, g := kit.Sole(t, be, x, "x")
 			passUpTo(t, be, session.ID, x, g, 1, 6)
+			at := func() operate.CursorStatus {
+				return kit.Must[[]operate.CursorStatus](t)(be.Cursors(t.Context(), x.Name, "x", 1))[0]
+			}
+			kit.Equal(t, "gone before", at().Gone, "")
 			kit.Equal(t, "dropped", trim(), 6)
+			first := at().Position
+			kit.Equal(t, "gone", at().Gone, first)
 			kit.Equal(t, "left of x", count("t:x"), 4)
 			kit.Equal(t, "left of what nobody matches", count("t:nobody's"), 5)
 
@@ -53,10 +59,14 @@ func TestTrimKeepsWhatSomebodyHasNotPassed(t *testing.T) {
 			late, lg := kit.Sole(t, be, grouped)
 			passUpTo(t, be, session.ID, x, backend.Grant{Ref: g.Ref}, 2, 99)
 			trim()
+			if gone := at().Gone; gone != "" && (gone < first || gone >= at().Position) {
+				t.Fatalf("gone up to %s, want from %s on and before %s", gone, first, at().Position)
+			}
 			kit.Equal(t, "left of x for the group", count("t:x"), 4)
 			kit.Equal(t, "copies", count("v:grouped:*"), 9)
 			passUpTo(t, be, late.ID, grouped, lg, 1, 99)
 			trim()
+			kit.Equal(t, "gone when all have passed it", at().Gone, at().Position)
 			kit.Equal(t, "left of x when all have passed it", count("t:x"), 0)
 			kit.Equal(t, "copies when they were passed", count("v:grouped:*"), 0)
 			kit.Equal(t, "left of what only the group matches", count("t:nobody's"), 0)

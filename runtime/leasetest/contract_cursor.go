@@ -115,6 +115,18 @@ var cursorChecks = []check{
 		kit.Equal(t, "of one resource", len(kit.Must[[]operate.CursorStatus](t)(op.Cursors(t.Context(), "c", "y", 9))), 1)
 		kit.Equal(t, "at most one", kit.Must[[]operate.CursorStatus](t)(op.Cursors(t.Context(), "c", "", 1))[0].Resource, "x")
 	})},
+	{"Cursor/Tells_what_the_log_lost", cursors(func(t testing.TB, op operate.Operator, a *kit.Actor, g backend.Grant, all []string) {
+		gone := func() string {
+			return kit.Must[[]operate.CursorStatus](t)(op.Cursors(t.Context(), "c", "x", 1))[0].Gone
+		}
+		kit.Equal(t, "gone before", gone(), "")
+		r := kit.Must[operate.MaintainReport](t)(a.Be.Maintain(t.Context(), []backend.ConsumerInfo{a.Info}))
+		want := "" // a backend may drop more at once only
+		if r.SegmentsDropped > 0 {
+			want = all[1]
+		}
+		kit.Equal(t, "gone", gone(), want)
+	})},
 	{"Cursor/Set_to_the_beginning_fences_and_forgets_failures", cursors(func(t testing.TB, op operate.Operator, a *kit.Actor, g backend.Grant, all []string) {
 		moved(t, op, a, g, operate.CursorTarget{Beginning: true}, all)
 		kit.Equal(t, "parked", len(a.Due().Messages), 0)

@@ -29,6 +29,9 @@ type CursorStatus struct {
 	Lag      int64  // messages not yet passed
 	// OldestUnread is the age of the oldest message not yet passed; 0 when there is none.
 	OldestUnread time.Duration
+	// Gone is an id: the log has no message of the resource up to it any more, so that a cursor moved before it does not
+	// bring them back. It is empty when the backend knows of none that was removed, and of tables.
+	Gone string
 }
 
 // ErrNoCursor says that a consumer reads no messages, so that it has no cursor to show or to move: a

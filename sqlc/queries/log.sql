@@ -4,6 +4,10 @@ SELECT coalesce(max(s.hi), 1)::bigint AS first_missing,
        coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::bigint AS last_drawn
 FROM leasegen.segment s;
 
+-- name: LogBegins :one
+-- The first id that has a partition: 1 until the first one is dropped.
+SELECT coalesce(min(s.lo), 1)::bigint AS begins FROM leasegen.segment s;
+
 -- name: EnsureSegments :one
 SELECT leasegen.ensure_segments(sqlc.arg(upto)::bigint)::bigint AS first_missing;
 

@@ -1236,6 +1236,18 @@ func (q *Queries) FetchTopicsLate(ctx context.Context, arg FetchTopicsLateParams
 	return items, nil
 }
 
+const LogBegins = `-- name: LogBegins :one
+SELECT coalesce(min(s.lo), 1)::bigint AS begins FROM leasegen.segment s
+`
+
+// The first id that has a partition: 1 until the first one is dropped.
+func (q *Queries) LogBegins(ctx context.Context) (int64, error) {
+	row := q.db.QueryRow(ctx, LogBegins)
+	var begins int64
+	err := row.Scan(&begins)
+	return begins, err
+}
+
 const LogEnd = `-- name: LogEnd :one
 SELECT coalesce(max(s.hi), 1)::bigint AS first_missing,
        coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::bigint AS last_drawn

@@ -30,6 +30,7 @@ type part struct {
 	TTL      time.Duration
 	Consumer backend.ConsumerInfo
 	Max      int
+	Mixed    bool // not all that the process consumes is led by an advisory lock: its session lives by heartbeats
 }
 
 // TestProcess is no test but such a process: it owns what it can until it is killed.
@@ -41,7 +42,7 @@ func TestProcess(t *testing.T) {
 	kit.OK(t, json.Unmarshal([]byte(os.Getenv("LEASEGEN_TEST_PART")), &p))
 	be := leasepg.New(open(t, p.DSN), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
 	spec := backend.SessionSpec{ID: kit.ID(), TTL: p.TTL, Host: "host", PID: os.Getpid(), Consumers: []string{p.Consumer.Name},
-		Advisory: p.Consumer.Lock == backend.LockAdvisory}
+		Advisory: p.Consumer.Lock == backend.LockAdvisory && !p.Mixed}
 	s := kit.Must[backend.Session](t)(be.OpenSession(t.Context(), spec))
 	gs := kit.Acting(t, be, spec.ID, p.Consumer).Acquires(p.Max)
 	if len(gs) == 0 {
@@ -85,7 +86,7 @@ func TestKilledProcess(t *testing.T) {
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(100)))
 	kit.Join(t, be, topical, time.Hour)
 	successor := kit.Join(t, be, topical, time.Hour)
-	process, dead := part{pool.Config().ConnString(), 10 * time.Minute, topical, 100}.start(t)
+	process, dead := part{pool.Config().ConnString(), 10 * time.Minute, topical, 100, false}.start(t)
 	time.Sleep(2 * time.Second) // it is not only killed in its first moment
 	kit.Equal(t, "state of a living process", state(t, pool, dead), "live")
 	killed := time.Now()
@@ -104,7 +105,7 @@ func TestKilledProcessWithGrace(t *testing.T) {
 	kit.OK(t, be.Register(t.Context(), careful, kit.Topics(3)))
 	successor := kit.Join(t, be, careful, time.Hour)
 	const ttl = 8 * time.Second
-	process, dead := part{pool.Config().ConnString(), ttl, careful, 3}.start(t)
+	process, dead := part{pool.Config().ConnString(), ttl, careful, 3, false}.start(t)
 	kit.OK(t, process.Kill())
 	kit.Eventually(t, "it is found", func() bool { return state(t, pool, dead) == "dead" })
 	due := query[time.Time](t, pool, "SELECT expires_at FROM leasegen.session WHERE id = $1", dead).Add(careful.Grace)
@@ -125,11 +126,13 @@ func TestKilledProcessWithGrace(t *testing.T) {
 // ends that: about a TTL later there is another. It learns so when it goes on.
 func TestFrozenLeader(t *testing.T) {
 	t.Parallel()
-	be, pool := migrated(t)
+	_, pool := migrated(t)
+	var log text
+	be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	kit.OK(t, be.Register(t.Context(), led, nil))
 	successor := kit.Join(t, be, led, time.Hour)
 	const ttl = 5 * time.Second
-	process, frozen := part{pool.Config().ConnString(), ttl, led, 1}.start(t)
+	process, frozen := part{pool.Config().ConnString(), ttl, led, 1, false}.start(t)
 	time.Sleep(ttl) // it lives by its lock, not by what it writes
 	kit.Equal(t, "state of a living leader", state(t, pool, frozen), "live")
 	kit.Equal(t, "acquired from a living leader", len(successor.Acquires(1)), 0)
@@ -142,6 +145,9 @@ func TestFrozenLeader(t *testing.T) {
 		t.Errorf("it was replaced after %v, its TTL is %v", took, ttl)
 	}
 	bare.Within(t, "replacing the leader", took, 2*ttl)
+	if strings.Contains(log.String(), "not one of its processes") {
+		t.Errorf("the frozen leader is taken for a stranger: %s", log.String())
+	}
 	kit.OK(t, process.Signal(syscall.SIGCONT))
 	done := make(chan struct{})
 	go func() { _, _ = process.Wait(); close(done) }()
@@ -149,6 +155,41 @@ func TestFrozenLeader(t *testing.T) {
 	case <-done: // its heartbeat returned ErrSessionLost
 	case <-time.After(time.Minute):
 		t.Error("it does not notice")
+	}
+}
+
+// A connection that outlives its session holds the advisory lock on. It is no stranger's: the lease alone decides, and the log names
+// no connection that somebody would end for it.
+func TestFrozenLeaderIsNoStranger(t *testing.T) {
+	t.Parallel()
+	const ttl = time.Minute // the server ends the connection after it
+	for name, c := range map[string]struct {
+		mixed bool
+		bury  string // what ends the session while its process is frozen
+	}{
+		"its heartbeats are over":      {true, "UPDATE leasegen.session SET expires_at = clock_timestamp() - interval '1 s' WHERE id = $1"},
+		"they have been over for long": {true, "UPDATE leasegen.session SET expires_at = clock_timestamp() - interval '1 h' WHERE id = $1"},
+		"it was replaced long ago":     {false, "UPDATE leasegen.session SET state = 'closed', expires_at = clock_timestamp() - interval '1 h' WHERE id = $1"},
+		"it lived by its lock":         {false, "UPDATE leasegen.session SET state = 'dead', expires_at = clock_timestamp() WHERE id = $1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, pool := migrated(t)
+			var log text
+			be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			kit.OK(t, be.Register(t.Context(), led, nil))
+			process, frozen := part{pool.Config().ConnString(), ttl, led, 1, c.mixed}.start(t)
+			pid := query[int](t, pool, "SELECT backend_pid FROM leasegen.session WHERE id = $1", frozen)
+			kit.OK(t, process.Signal(syscall.SIGSTOP))
+			exec(t, pool, c.bury, frozen)
+			standby, _ := leader(t, be, time.Hour)
+			kit.Eventually(t, "it is replaced", func() bool { return len(kit.Acting(t, be, standby, led).Acquires(1)) == 1 })
+			kit.Equal(t, "holders that are the frozen leader", query[int](t, pool,
+				"SELECT count(*) FROM leasegen.lock_holders($1) WHERE pid = $2", leasepg.LockKey(led.Name), pid), 1)
+			if strings.Contains(log.String(), "not one of its processes") {
+				t.Errorf("the frozen leader, pid %d, is taken for a stranger: %s", pid, log.String())
+			}
+		})
 	}
 }
 

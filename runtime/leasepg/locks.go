@@ -186,8 +186,8 @@ func (s *session) leadAgain(ctx context.Context, c *pgx.Conn, before int64, pid 
 	return nil
 }
 
-// strangers tells whether the lock of a consumer is held by strangers alone, and says so once for each. Every
-// role that may connect can take an advisory lock.
+// strangers tells whether no member holds the lock of a consumer, and reports each stranger that does once. Every role that may
+// connect can take an advisory lock. The connection of a session that has ended is none: the server ends it after the TTL.
 func (o *owner) strangers(ctx context.Context, c *pgx.Conn, consumer string, key int64) (bool, error) {
 	holders, err := o.queries(c).ConsumerHolders(ctx, leasedb.ConsumerHoldersParams{Key: key, Consumer: consumer})
 	if err != nil || len(holders) == 0 {
@@ -199,6 +199,9 @@ func (o *owner) strangers(ctx context.Context, c *pgx.Conn, consumer string, key
 		}
 	}
 	for _, h := range holders {
+		if h.Former {
+			continue
+		}
 		if _, told := o.squatters.LoadOrStore(fmt.Sprint(consumer, " ", h.Pid), true); !told {
 			o.log.Error("leasepg: the advisory lock of a consumer is held by a connection that is not one of its processes; its lease decides who leads",
 				"consumer", consumer, "key", key, "pid", h.Pid, "application_name", h.Application, "role", h.Role,

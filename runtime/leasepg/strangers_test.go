@@ -113,6 +113,28 @@ func TestStrangerWaitsForALeader(t *testing.T) {
 	}
 }
 
+// TestStrangerWithTheProcessIDOfAFormerLeader: a connection is not taken for that of a session which ended long ago for its process
+// id alone. The server uses these again.
+func TestStrangerWithTheProcessIDOfAFormerLeader(t *testing.T) {
+	t.Parallel()
+	_, pool := migrated(t)
+	var log text
+	be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	kit.OK(t, be.Register(t.Context(), led, nil))
+	former, s := leader(t, be, time.Hour)
+	kit.OK(t, s.Close(t.Context()))
+	squatter := kit.Must[*pgx.Conn](t)(pgx.ConnectConfig(t.Context(), pool.Config().ConnConfig))
+	defer squatter.Close(context.Background())
+	pid := squatter.PgConn().PID()
+	kit.OK(t, <-squatting{squatter}.take(t, "pg_advisory_lock", fmt.Sprint(leasepg.LockKey(led.Name))))
+	exec(t, pool, "UPDATE leasegen.session SET backend_pid = $2, expires_at = clock_timestamp() - interval '1 h' WHERE id = $1", former, pid)
+	id, _ := leader(t, be, time.Hour)
+	kit.Equal(t, "acquired beside the stranger", len(kit.Acting(t, be, id, led).Acquires(1)), 1)
+	if !strings.Contains(log.String(), fmt.Sprint("pid=", pid)) {
+		t.Errorf("the log does not name the stranger:\n%s", log.String())
+	}
+}
+
 // TestStrangerHoldsASecondLock: a role that may only connect holds the lock by which a process that waits is known. The leader
 // is found dead.
 func TestStrangerHoldsASecondLock(t *testing.T) {
@@ -122,7 +144,7 @@ func TestStrangerHoldsASecondLock(t *testing.T) {
 	kit.OK(t, be.Register(t.Context(), led, nil))
 	leader(t, be, time.Hour)
 	dsn := strings.Replace(c.admin.Config().ConnString(), "postgres@", c.appName+"@", 1)
-	process, first := part{dsn, 10 * time.Minute, led, 1}.start(t)
+	process, first := part{dsn, 10 * time.Minute, led, 1, false}.start(t)
 	kit.OK(t, <-c.squat(t).take(t, "pg_advisory_lock_shared", "hashtextextended('leasegen.second/"+first+"', 0)"))
 	kit.OK(t, process.Kill())
 	kit.Eventually(t, "the leader is found dead", func() bool { return state(t, c.admin, first) == "dead" })

@@ -228,7 +228,7 @@ func TestSlowWatcher(t *testing.T) {
 	be := leasepg.New(redirected(t, pool, slowly(&slow)), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
 	id := kit.Join(t, be, topical, time.Hour)
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(1)))
-	process, dead := part{pool.Config().ConnString(), 10 * time.Minute, topical, 1}.start(t)
+	process, dead := part{pool.Config().ConnString(), 10 * time.Minute, topical, 1, false}.start(t)
 	kit.Eventually(t, "both wait", func() bool { return waits(t, pool, id.ID) && waits(t, pool, dead) })
 	pid := query[int](t, pool, secondHolder, id.ID)
 	slow.Store(true)
@@ -249,7 +249,7 @@ func TestPollingNoticesABreak(t *testing.T) {
 	be := leasepg.New(redirected(t, pool, slowly(&slow)), leasepg.WithLogger(slog.New(slog.DiscardHandler)), leasepg.WithoutWaiting())
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(1)))
 	id := kit.Join(t, be, topical, time.Hour)
-	process, dead := part{pool.Config().ConnString(), 10 * time.Minute, topical, 1}.start(t)
+	process, dead := part{pool.Config().ConnString(), 10 * time.Minute, topical, 1, false}.start(t)
 	pid := query[int](t, pool, firstHolder, id.ID)
 	slow.Store(true)
 	kit.OK(t, process.Kill())
@@ -414,7 +414,7 @@ func TestWithoutWaiting(t *testing.T) {
 		return kit.Must[[]operate.MemberStatus](t)(be.Members(t.Context(), topical.Name))[0].Detection
 	}
 	kit.Equal(t, "how the end of one is found", detection(be), "polling")
-	process, dead := part{pool.Config().ConnString(), 10 * time.Minute, topical, 1}.start(t)
+	process, dead := part{pool.Config().ConnString(), 10 * time.Minute, topical, 1, false}.start(t)
 	kit.OK(t, process.Kill())
 	kit.Eventually(t, "it is found", func() bool { return state(t, pool, dead) == "dead" })
 	for _, s := range []*kit.Actor{id, other} {
@@ -457,7 +457,7 @@ func TestOnlyASessionShowsItsSign(t *testing.T) {
 	be, pool := migrated(t)
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(1)))
 	kit.Join(t, be, topical, time.Hour)
-	process, dead := part{pool.Config().ConnString(), 10 * time.Minute, topical, 1}.start(t)
+	process, dead := part{pool.Config().ConnString(), 10 * time.Minute, topical, 1, false}.start(t)
 	holder := kit.Must[*pgxpool.Conn](t)(pool.Acquire(t.Context()))
 	defer holder.Release()
 	_, err := holder.Exec(t.Context(), "SELECT pg_advisory_lock(hashtextextended('leasegen.back/' || $1, 0))", dead)

@@ -32,13 +32,17 @@ WHERE l.session = sqlc.arg(session)::text;
 SELECT pg_terminate_backend(h.pid, 1000) FROM leasegen.lock_holders(sqlc.arg(key)::bigint) h WHERE h.pid = sqlc.arg(pid)::int;
 
 -- name: ConsumerHolders :many
--- The holders of the lock of a consumer, and whether each is a session of it, or was until just now.
+-- The holders of the lock of a consumer. member: it is a session of it, or was until just now. former: it is the connection of a
+-- session that has ended, lately or with its lock still held; a server process that began later with the same pid has not that
+-- lock. The role of a connection that has ended since is empty.
 SELECT h.pid::int AS pid, h.role::text AS role, h.application::text AS application,
-       EXISTS (SELECT FROM leasegen.session s
-               WHERE s.backend_pid = h.pid AND coalesce(s.role = h.role, true)
-                 AND (s.state = 'live' OR s.state = 'closed' AND s.expires_at > clock_timestamp() - interval '10 s')
-                 AND s.consumers OPERATOR(pg_catalog.@>) ARRAY[sqlc.arg(consumer)::text])::boolean AS member
-FROM leasegen.lock_holders(sqlc.arg(key)::bigint) h;
+       coalesce(bool_or(s.state = 'live' OR s.state = 'closed' AND s.expires_at > clock_timestamp() - interval '10 s'), false)::boolean AS member,
+       coalesce(bool_or(s.state <> 'live' AND (s.expires_at > clock_timestamp() - interval '10 s' OR EXISTS (
+           SELECT FROM leasegen.lock_holders(s.lock_key) k WHERE k.pid = h.pid AND k.exclusive))), false)::boolean AS former
+FROM leasegen.lock_holders(sqlc.arg(key)::bigint) h
+LEFT JOIN leasegen.session s ON s.backend_pid = h.pid AND coalesce(s.role = nullif(h.role, ''), true)
+    AND s.consumers OPERATOR(pg_catalog.@>) ARRAY[sqlc.arg(consumer)::text]
+GROUP BY h.pid, h.role, h.application;
 
 -- name: NamedHolders :many
 -- A holder of a lock whose key all processes calculate from its name, and which a transaction wants to share: it waits for

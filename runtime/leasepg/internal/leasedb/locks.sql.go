@@ -36,16 +36,18 @@ func (q *Queries) BoundLocks(ctx context.Context) error {
 
 const ConsumerHolders = `-- name: ConsumerHolders :many
 SELECT h.pid::int AS pid, h.role::text AS role, h.application::text AS application,
-       EXISTS (SELECT FROM leasegen.session s
-               WHERE s.backend_pid = h.pid AND coalesce(s.role = h.role, true)
-                 AND (s.state = 'live' OR s.state = 'closed' AND s.expires_at > clock_timestamp() - interval '10 s')
-                 AND s.consumers OPERATOR(pg_catalog.@>) ARRAY[$1::text])::boolean AS member
-FROM leasegen.lock_holders($2::bigint) h
+       coalesce(bool_or(s.state = 'live' OR s.state = 'closed' AND s.expires_at > clock_timestamp() - interval '10 s'), false)::boolean AS member,
+       coalesce(bool_or(s.state <> 'live' AND (s.expires_at > clock_timestamp() - interval '10 s' OR EXISTS (
+           SELECT FROM leasegen.lock_holders(s.lock_key) k WHERE k.pid = h.pid AND k.exclusive))), false)::boolean AS former
+FROM leasegen.lock_holders($1::bigint) h
+LEFT JOIN leasegen.session s ON s.backend_pid = h.pid AND coalesce(s.role = nullif(h.role, ''), true)
+    AND s.consumers OPERATOR(pg_catalog.@>) ARRAY[$2::text]
+GROUP BY h.pid, h.role, h.application
 `
 
 type ConsumerHoldersParams struct {
-	Consumer string
 	Key      int64
+	Consumer string
 }
 
 type ConsumerHoldersRow struct {
@@ -53,11 +55,14 @@ type ConsumerHoldersRow struct {
 	Role        string
 	Application string
 	Member      bool
+	Former      bool
 }
 
-// The holders of the lock of a consumer, and whether each is a session of it, or was until just now.
+// The holders of the lock of a consumer. member: it is a session of it, or was until just now. former: it is the connection of a
+// session that has ended, lately or with its lock still held; a server process that began later with the same pid has not that
+// lock. The role of a connection that has ended since is empty.
 func (q *Queries) ConsumerHolders(ctx context.Context, arg ConsumerHoldersParams) ([]ConsumerHoldersRow, error) {
-	rows, err := q.db.Query(ctx, ConsumerHolders, arg.Consumer, arg.Key)
+	rows, err := q.db.Query(ctx, ConsumerHolders, arg.Key, arg.Consumer)
 	if err != nil {
 		return nil, err
 	}
@@ -70,6 +75,7 @@ func (q *Queries) ConsumerHolders(ctx context.Context, arg ConsumerHoldersParams
 			&i.Role,
 			&i.Application,
 			&i.Member,
+			&i.Former,
 		); err != nil {
 			return nil, err
 		}

@@ -5,14 +5,15 @@ import "strings"
 // snippet is a Go snippet and what stands around it.
 type snippet struct {
 	page, starts string
-	with         string // declarations beside it
-	alone        bool   // names in it are those of another snippet
-	statements   bool   // it is part of a function, and runs
-	before       string // statements above it
-	after        string // statements below it
-	verify       string // statements that see whether it did what it says
-	redis        bool   // its address is that of a test's server
-	why          string // it is not compiled by itself, and why
+	with         string   // declarations beside it
+	beside       []string // what other blocks of its page begin with that stand beside it; SQL is the constant migrations
+	alone        bool     // names in it are those of another snippet
+	statements   bool     // it is part of a function, and runs
+	before       string   // statements above it
+	after        string   // statements below it
+	verify       string   // statements that see whether it did what it says
+	redis        bool     // its address is that of a test's server
+	why          string   // it is not compiled by itself, and why
 }
 
 // outbox is the table of docs/tables.md.
@@ -22,6 +23,23 @@ CREATE TABLE app.outbox (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     channel text NOT NULL DEFAULT 'a', customer_id bigint, event text, status text NOT NULL DEFAULT 'ready');
 CREATE TABLE app.shipment (outbox bigint);
+`
+
+// billing is the consumer of docs/testing.md.
+const billing = `
+//leasegen:event
+type OrderPlaced struct {
+	Customer string
+	Cents    int64
+}
+
+//leasegen:consumer per=topic topics=orders.*
+type Billing struct{}
+
+func (*Billing) HandleOrderPlaced(ctx context.Context, tx pgx.Tx, m lease.Message[OrderPlaced]) error {
+	_, err := tx.Exec(ctx, "INSERT INTO charge VALUES ($1, $2)", m.ID, m.Payload.Cents)
+	return err
+}
 `
 
 func snippets() []snippet {
@@ -59,6 +77,8 @@ func snippets() []snippet {
 		{page: "docs/handlers.md", starts: "//leasegen:consumer per=stream poll"},
 		{page: "docs/handlers.md", starts: "archive, err := orders.NewArchive(be", statements: true, before: memory + publish + archived},
 		{page: "docs/handlers.md", starts: "g := lease.NewGroup()", statements: true, before: memory + publish + archived},
+		{page: "docs/jobs.md", starts: "// Report writes", alone: true},
+		{page: "docs/jobs.md", starts: "func TestReport(", alone: true, beside: []string{"// Report writes", "CREATE TABLE orders"}},
 		{page: "docs/kubernetes.md", starts: "ctx, stop := signal.NotifyContext(", statements: true, before: memory + publish + archived +
 			"archive, err := orders.NewArchive(be, &orders.Archive{Log: slog.Default()})\nif err != nil {\nreturn err\n}\n" +
 			"group := lease.NewGroup()\nif err := group.Add(archive); err != nil {\nreturn err\n}\n"},
@@ -89,6 +109,11 @@ func snippets() []snippet {
 		{page: "docs/publishing.md", starts: "err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {\n\tif err := leasepg.SingleWriter", statements: true,
 			before: pool + "id := \"7\"\n", after: "return err"},
 		{page: "docs/redis.md", starts: "client := redis.NewClient(", statements: true, redis: true, before: order + archived},
+		{page: "docs/redis.md", starts: "addOnce := redis.NewScript(", statements: true,
+			before: "client := redis.NewClient(&redis.Options{Addr: os.Getenv(\"REDIS_ADDR\")})\ndefer client.Close()\n" + order +
+				"m := lease.Message[orders.OrderPlaced]{ID: \"1\", Payload: order}\n",
+			verify: "m.ID = \"2\"\nfor range 2 {\nif err := run(); err != nil {\nreturn err\n}\n}\n" +
+				"if sum, err := client.Get(ctx, \"{balance:c7}\").Int(); err != nil || sum != 200 {\nreturn fmt.Errorf(\"a sum of %d: %w\", sum, err)\n}\n"},
 		{page: "docs/foreign-streams.md", starts: "// Orders takes what the shop writes.", with: "\ntype OrderPlaced = orders.OrderPlaced\n"},
 		{page: "docs/foreign-streams.md", starts: "// Desk publishes", alone: true,
 			with: "\n//leasegen:event key=Stream\ntype StreamAdded struct{ Stream string }\n"},
@@ -108,19 +133,27 @@ type Archive struct{}
 
 func (*Archive) HandleOrderPlaced(ctx context.Context, m lease.Message[OrderPlaced]) error { return nil }
 `},
-		{page: "docs/testing.md", starts: "func TestBilling(", alone: true, with: `
-//leasegen:event
-type OrderPlaced struct {
-	Customer string
-	Cents    int64
+		{page: "docs/testing.md", starts: "func TestBilling(", alone: true, with: billing},
+		{page: "docs/testing.md", starts: "func TestCheckout(", alone: true, with: billing + `
+type Shop struct {
+	Pool    *pgxpool.Pool
+	Backend *leasepg.Backend
 }
 
-//leasegen:consumer per=topic topics=orders.*
-type Billing struct{}
-
-func (*Billing) HandleOrderPlaced(ctx context.Context, tx pgx.Tx, m lease.Message[OrderPlaced]) error {
-	_, err := tx.Exec(ctx, "INSERT INTO charge VALUES ($1, $2)", m.ID, m.Payload.Cents)
-	return err
+func (s *Shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ctx := r.Context()
+	err := pgx.BeginFunc(ctx, s.Pool, func(tx pgx.Tx) error {
+		placed := OrderPlaced{Customer: r.FormValue("customer"), Cents: 100}
+		if _, err := tx.Exec(ctx, "INSERT INTO orders VALUES ($1)", placed.Customer); err != nil {
+			return err
+		}
+		return PublishOrderPlaced(ctx, s.Backend.In(tx), "orders.eu", placed)
+	})
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.WriteHeader(http.StatusCreated)
 }
 `},
 		{page: "docs/testing.md", starts: "var cut atomic.Bool", statements: true, after: publish + "cut.Store(true)\n" +

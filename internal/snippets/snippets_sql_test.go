@@ -26,6 +26,7 @@ type sqlSnippet struct {
 func TestSQL(t *testing.T) {
 	withoutXID := strings.Replace(outbox, "    xid xid8 DEFAULT pg_current_xact_id(),\n", "", 1)
 	entries := []sqlSnippet{
+		{"docs/jobs.md", "CREATE TABLE orders", "", run}, // TestGo runs the job on it
 		{"docs/managed.md", "SELECT system_identifier", "", run},
 		{"docs/publishing.md", "INSERT INTO leasegen.message", "", payloads},
 		{"docs/tables.md", "ALTER TABLE app.outbox ADD COLUMN xid", withoutXID, func(t *testing.T, pool *pgxpool.Pool, sql string) {

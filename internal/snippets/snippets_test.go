@@ -141,6 +141,9 @@ func TestGo(t *testing.T) {
 		if own := orders[b.page]; own != "" {
 			uses = own
 		}
+		for _, starts := range s.beside {
+			s.with += neighbour(t, b.page, starts)
+		}
 		file, text := "snippet.go", ""
 		switch {
 		case strings.HasPrefix(b.text, "package "):
@@ -198,6 +201,22 @@ func TestGo(t *testing.T) {
 			excerpt(t, b, filepath.Join(dir, orders["docs/generating.md"], "snippet_leasegen.go"))
 		}
 	}
+}
+
+// neighbour is another block of a page as declarations.
+func neighbour(t *testing.T, name, starts string) string {
+	t.Helper()
+	for _, b := range page(t, name) {
+		switch {
+		case !strings.HasPrefix(b.text, starts):
+		case b.lang == "sql":
+			return fmt.Sprintf("\nconst migrations = `%s`\n", b.text)
+		default:
+			return "\n" + b.text
+		}
+	}
+	t.Fatalf("%s has no block that begins with: %s", name, starts)
+	return ""
 }
 
 // hide takes the packages out of the module that others than patterns are generated for, unless they are imported: names are compared
@@ -284,7 +303,7 @@ func Run(outer context.Context) error {
 // complete puts a package clause, and the imports that are used, before a text.
 func complete(name, orders, text string) string {
 	known := map[string]string{
-		"context": "context", "errors": "errors", "fnv": "hash/fnv", "http": "net/http", "httptest": "net/http/httptest", "os": "os", "signal": "os/signal", "slog": "log/slog", "syscall": "syscall", "atomic": "sync/atomic", "testing": "testing", "time": "time",
+		"context": "context", "errors": "errors", "fmt": "fmt", "fnv": "hash/fnv", "http": "net/http", "httptest": "net/http/httptest", "os": "os", "signal": "os/signal", "slog": "log/slog", "syscall": "syscall", "atomic": "sync/atomic", "testing": "testing", "time": "time",
 		"pgx": "github.com/jackc/pgx/v5", "pgxpool": "github.com/jackc/pgx/v5/pgxpool", "stdlib": "github.com/jackc/pgx/v5/stdlib",
 		"redis": "github.com/redis/go-redis/v9",
 		"api":   "example.com/shop/api", "bank": "example.com/shop/bank", "env": "example.com/shop/env",

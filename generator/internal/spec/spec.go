@@ -43,7 +43,7 @@ type Consumer struct {
 type Event struct {
 	Source
 	Name string `arg:"name" default:"the type's name, words joined by dots" form:"event" nodefault:"true" help:"The kind of the messages; publishers and consumers of all services share it."`
-	Key  string `arg:"key" default:"none: all messages of a topic are one key; per=partition spreads them" form:"path" nodefault:"true" help:"Field, or path of fields (Customer.ID), whose value is the ordering key: it decides on partition and stream."`
+	Key  string `arg:"key" default:"none: the messages of a resource are one key; per=partition spreads them first" form:"path" nodefault:"true" help:"Field, or path of fields (Customer.ID), whose value is the ordering key: it decides on partition and stream."`
 	ID   string `arg:"id" default:"none" form:"path" nodefault:"true" help:"Field, or path of fields, whose value is the message's id: a topic takes one event with it in 7 days."`
 	// Publish is like Consumer.Constructor.
 	Publish string `arg:"publish" default:"Publish and the type's name" form:"function" nodefault:"true" help:"Name of the generated function; for a package that has a function of the default name."`

@@ -126,35 +126,40 @@ func TestKilledProcessWithGrace(t *testing.T) {
 // ends that: about a TTL later there is another. It learns so when it goes on.
 func TestFrozenLeader(t *testing.T) {
 	t.Parallel()
-	_, pool := migrated(t)
-	var log text
-	be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	kit.OK(t, be.Register(t.Context(), led, nil))
-	successor := kit.Join(t, be, led, time.Hour)
-	const ttl = 5 * time.Second
-	process, frozen := part{pool.Config().ConnString(), ttl, led, 1, false}.start(t)
-	time.Sleep(ttl) // it lives by its lock, not by what it writes
-	kit.Equal(t, "state of a living leader", state(t, pool, frozen), "live")
-	kit.Equal(t, "acquired from a living leader", len(successor.Acquires(1)), 0)
-	bare := pace.Beside(t, pool.Ping)
-	kit.OK(t, process.Signal(syscall.SIGSTOP))
-	stopped := time.Now()
-	kit.Eventually(t, "it is replaced", func() bool { return len(successor.Acquires(1)) == 1 })
-	took := time.Since(stopped)
-	if took < ttl/2 {
-		t.Errorf("it was replaced after %v, its TTL is %v", took, ttl)
-	}
-	bare.Within(t, "replacing the leader", took, 2*ttl)
-	if strings.Contains(log.String(), "not one of its processes") {
-		t.Errorf("the frozen leader is taken for a stranger: %s", log.String())
-	}
-	kit.OK(t, process.Signal(syscall.SIGCONT))
-	done := make(chan struct{})
-	go func() { _, _ = process.Wait(); close(done) }()
-	select {
-	case <-done: // its heartbeat returned ErrSessionLost
-	case <-time.After(time.Minute):
-		t.Error("it does not notice")
+	for name, mixed := range map[string]bool{"it lives by its lock": false, "it lives by heartbeats": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, pool := migrated(t)
+			var log text
+			be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			kit.OK(t, be.Register(t.Context(), led, nil))
+			successor := kit.Join(t, be, led, time.Hour)
+			const ttl = 5 * time.Second
+			process, frozen := part{pool.Config().ConnString(), ttl, led, 1, mixed}.start(t)
+			time.Sleep(ttl)
+			kit.Equal(t, "state of a living leader", state(t, pool, frozen), "live")
+			kit.Equal(t, "acquired from a living leader", len(successor.Acquires(1)), 0)
+			bare := pace.Beside(t, pool.Ping)
+			kit.OK(t, process.Signal(syscall.SIGSTOP))
+			stopped := time.Now()
+			kit.Eventually(t, "it is replaced", func() bool { return len(successor.Acquires(1)) == 1 })
+			took := time.Since(stopped)
+			if took < ttl/2 {
+				t.Errorf("it was replaced after %v, its TTL is %v", took, ttl)
+			}
+			bare.Within(t, "replacing the leader", took, 2*ttl)
+			if strings.Contains(log.String(), "not one of its processes") {
+				t.Errorf("the frozen leader is taken for a stranger: %s", log.String())
+			}
+			kit.OK(t, process.Signal(syscall.SIGCONT))
+			done := make(chan struct{})
+			go func() { _, _ = process.Wait(); close(done) }()
+			select {
+			case <-done: // its heartbeat returned ErrSessionLost
+			case <-time.After(time.Minute):
+				t.Error("it does not notice")
+			}
+		})
 	}
 }
 
@@ -165,12 +170,12 @@ func TestFrozenLeaderIsNoStranger(t *testing.T) {
 	const ttl = time.Minute // the server ends the connection after it
 	for name, c := range map[string]struct {
 		mixed bool
-		bury  string // what ends the session while its process is frozen
+		bury  string // what ends the session in its row while its process is frozen
 	}{
-		"its heartbeats are over":      {true, "UPDATE leasegen.session SET expires_at = clock_timestamp() - interval '1 s' WHERE id = $1"},
-		"they have been over for long": {true, "UPDATE leasegen.session SET expires_at = clock_timestamp() - interval '1 h' WHERE id = $1"},
-		"it was replaced long ago":     {false, "UPDATE leasegen.session SET state = 'closed', expires_at = clock_timestamp() - interval '1 h' WHERE id = $1"},
-		"it lived by its lock":         {false, "UPDATE leasegen.session SET state = 'dead', expires_at = clock_timestamp() WHERE id = $1"},
+		"its heartbeats are over":      {true, "expires_at = clock_timestamp() - interval '1 s'"},
+		"they have been over for long": {true, "expires_at = clock_timestamp() - interval '1 h'"},
+		"it was replaced long ago":     {false, "state = 'closed', expires_at = clock_timestamp() - interval '1 h'"},
+		"it lived by its lock":         {false, "state = 'dead', expires_at = clock_timestamp()"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -181,7 +186,7 @@ func TestFrozenLeaderIsNoStranger(t *testing.T) {
 			process, frozen := part{pool.Config().ConnString(), ttl, led, 1, c.mixed}.start(t)
 			pid := query[int](t, pool, "SELECT backend_pid FROM leasegen.session WHERE id = $1", frozen)
 			kit.OK(t, process.Signal(syscall.SIGSTOP))
-			exec(t, pool, c.bury, frozen)
+			exec(t, pool, "UPDATE leasegen.session SET "+c.bury+" WHERE id = $1", frozen)
 			standby, _ := leader(t, be, time.Hour)
 			kit.Eventually(t, "it is replaced", func() bool { return len(kit.Acting(t, be, standby, led).Acquires(1)) == 1 })
 			kit.Equal(t, "holders that are the frozen leader", query[int](t, pool,

@@ -36,7 +36,8 @@ SELECT pg_terminate_backend(h.pid, 1000) FROM leasegen.lock_holders(sqlc.arg(key
 -- session that has ended, lately or with its lock still held; a server process that began later with the same pid has not that
 -- lock. The role of a connection that has ended since is empty.
 SELECT h.pid::int AS pid, h.role::text AS role, h.application::text AS application,
-       coalesce(bool_or(s.state = 'live' OR s.state = 'closed' AND s.expires_at > clock_timestamp() - interval '10 s'), false)::boolean AS member,
+       coalesce(bool_or(s.state = 'live' OR s.state = 'closed' AND s.expires_at > clock_timestamp() - interval '10 s'),
+           false)::boolean AS member,
        coalesce(bool_or(s.state <> 'live' AND (s.expires_at > clock_timestamp() - interval '10 s' OR EXISTS (
            SELECT FROM leasegen.lock_holders(s.lock_key) k WHERE k.pid = h.pid AND k.exclusive))), false)::boolean AS former
 FROM leasegen.lock_holders(sqlc.arg(key)::bigint) h

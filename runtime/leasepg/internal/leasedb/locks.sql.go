@@ -36,7 +36,8 @@ func (q *Queries) BoundLocks(ctx context.Context) error {
 
 const ConsumerHolders = `-- name: ConsumerHolders :many
 SELECT h.pid::int AS pid, h.role::text AS role, h.application::text AS application,
-       coalesce(bool_or(s.state = 'live' OR s.state = 'closed' AND s.expires_at > clock_timestamp() - interval '10 s'), false)::boolean AS member,
+       coalesce(bool_or(s.state = 'live' OR s.state = 'closed' AND s.expires_at > clock_timestamp() - interval '10 s'),
+           false)::boolean AS member,
        coalesce(bool_or(s.state <> 'live' AND (s.expires_at > clock_timestamp() - interval '10 s' OR EXISTS (
            SELECT FROM leasegen.lock_holders(s.lock_key) k WHERE k.pid = h.pid AND k.exclusive))), false)::boolean AS former
 FROM leasegen.lock_holders($1::bigint) h

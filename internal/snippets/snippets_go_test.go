@@ -56,7 +56,7 @@ func snippets() []snippet {
 		{page: "README.md", starts: "package main\n", why: "TestReadme makes a module of it"},
 		{page: "docs/beyond.md", starts: "shards := []*leasepg.Backend{", statements: true,
 			before: order + strings.ReplaceAll(pool, "pool :=", "first :=") + strings.ReplaceAll(pool, "pool :=", "second :=") +
-				`ctx = env.Until(ctx, first, "SELECT count(*) = 1 FROM charge WHERE cents = 100")` + "\n"},
+				archived},
 		{page: "docs/from/asynq.md", starts: "// ThumbnailDue was"},
 		{page: "docs/from/election.md", starts: "// Sweeper removes"},
 		{page: "docs/from/kcl.md", starts: "// Clicked was"},

@@ -44,9 +44,10 @@ const (
 	watchEvery = 400 * time.Millisecond
 	watchAgain = 10 * time.Millisecond // after the first try to connect; then after twice as long each time
 
-	// A session that was asked in vain has this time to show its sign: as long as doing that graceTimes in a row takes, at least graceLeast.
+	// A session that was asked in vain has this time to show its sign: as long as doing that graceTimes in a row takes, and graceMore
+	// on a machine whose processors other work has.
 	// One try may fail.
-	graceLeast = 15 * time.Millisecond
+	graceMore  = 50 * time.Millisecond
 	graceTimes = 5
 	// The least for one that has lost its lock and had no second one when that was seen: its next try to connect, and some time for it.
 	graceAlone = watchEvery + 100*time.Millisecond
@@ -183,7 +184,7 @@ type sighting struct {
 
 // grace is how long the session has to come back, from when it was alone.
 func (s sighting) grace(took time.Duration) time.Duration {
-	grace := max(took, graceLeast) + watchAgain
+	grace := took + graceMore + watchAgain
 	if !s.answered {
 		grace = max(grace, graceAlone)
 	}

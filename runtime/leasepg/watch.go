@@ -30,7 +30,7 @@ import (
 //     frozen one after waitIdle. So no time that somebody chose separates the two.
 //   - All connections of a process that lives may end at once. It needs to come back then: to connect and to show its sign, a shared lock
 //     that its new connection takes before all else. Joining the others, durably, may then take any time. A process that would bury it
-//     does the same several times in a row, and gives it as long as that takes on the server as it is now. Where the connection that waits has ended without being asked it was not its process
+//     does the same several times in a row, and gives it as long as that takes on the server as it is now, and graceMore. Where the connection that waits has ended without being asked it was not its process
 //     that died, mostly: a server process that waits for a lock does not notice. Then the grace is graceAlone. Where it has answered
 //     for a while its process had tried to connect in vain, and rests between two tries: for as long it has more time.
 //   - A process that was cut off itself leaves the others the time to come back (see early): what broke may have been the network before the
@@ -44,9 +44,8 @@ const (
 	watchEvery = 400 * time.Millisecond
 	watchAgain = 10 * time.Millisecond // after the first try to connect; then after twice as long each time
 
-	// A session that was asked in vain has this time to show its sign: as long as doing that graceTimes in a row takes, and graceMore
-	// on a machine whose processors other work has.
-	// One try may fail.
+	// A session that was asked in vain has this time to show its sign: as long as doing that graceTimes in a row takes, graceMore, for
+	// it may wait for a processor, and watchAgain, for one try may fail.
 	graceMore  = 50 * time.Millisecond
 	graceTimes = 5
 	// The least for one that has lost its lock and had no second one when that was seen: its next try to connect, and some time for it.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -41,10 +42,13 @@ type leasegenOnPostgres struct {
 
 func (l *leasegenOnPostgres) Close() { l.pool.Close() }
 
+// keyName is the key of the ith message: there are a hundred.
+func keyName(i int) string { return "k" + strconv.Itoa(i%100) }
+
 func events(topic func(i int) int, from, to int) []lease.Event {
 	es := make([]lease.Event, to-from)
 	for i := range es {
-		es[i] = lease.Event{Topic: topicName(topic(from + i)), Key: fmt.Sprintf("k%d", (from+i)%100), Kind: kind, Payload: payload(from + i)}
+		es[i] = lease.Event{Topic: topicName(topic(from + i)), Key: keyName(from + i), Kind: kind, Payload: payload(from + i)}
 	}
 	return es
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"sync"
 	"time"
@@ -111,7 +112,7 @@ func (w *watermillOnPostgres) PublishTx(_ context.Context, tx pgx.Tx, topic int,
 
 func (w *watermillOnPostgres) Consume(ctx context.Context, j job) (_ func() error, err error) {
 	defer must.Catch(&err)
-	sub := must.Get(wsql.NewSubscriber(wsql.BeginnerFromPgx(w.pool), wsql.SubscriberConfig{
+	sub := must.Get(wsql.NewSubscriber(countingBeginner{wsql.BeginnerFromPgx(w.pool), j}, wsql.SubscriberConfig{
 		ConsumerGroup: "bench", PollInterval: w.poll * time.Duration(max(1, j.topics/2)), SchemaAdapter: w.schema,
 		OffsetsAdapter: wsql.DefaultPostgreSQLOffsetsAdapter{}, InitializeSchema: true,
 	}, nil))
@@ -138,9 +139,6 @@ func (w *watermillOnPostgres) Consume(ctx context.Context, j job) (_ func() erro
 					return err
 				}
 				m.Ack()
-				if j.done != nil {
-					j.done(1) // stored with its batch
-				}
 			}
 			return nil
 		})
@@ -160,13 +158,44 @@ func (w *watermillOnPostgres) handle(topic int, m *message.Message, j job) error
 	if j.call != nil {
 		j.call(m.Payload)
 	}
+	tx, _ := wsql.TxFromContext(m.Context())
+	counting, ok := tx.(*countingTx)
+	if !ok {
+		return errors.New("the message has no transaction of its subscriber")
+	}
+	counting.handled++
 	if j.effect == noEffect {
 		return nil
 	}
-	tx, ok := wsql.TxFromContext(m.Context())
-	if !ok {
-		return errors.New("the message has no transaction")
-	}
 	_, err := tx.ExecContext(m.Context(), effectOne, m.UUID, watermillTopic(topic), []byte(m.Payload))
+	return err
+}
+
+// countingBeginner begins transactions whose messages count as done when they are committed: a batch that is acknowledged is not stored yet.
+type countingBeginner struct {
+	wsql.Beginner
+	j job
+}
+
+func (b countingBeginner) BeginTx(ctx context.Context, o *sql.TxOptions) (wsql.Tx, error) {
+	tx, err := b.Beginner.BeginTx(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return &countingTx{Tx: tx, j: b.j}, nil
+}
+
+// countingTx is one batch. The subscriber commits when the last of its messages is acknowledged.
+type countingTx struct {
+	wsql.Tx
+	j       job
+	handled int
+}
+
+func (t *countingTx) Commit() error {
+	err := t.Tx.Commit()
+	if err == nil && t.handled > 0 && t.j.done != nil {
+		t.j.done(t.handled)
+	}
 	return err
 }

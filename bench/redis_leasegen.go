@@ -64,7 +64,7 @@ func (l *leasegenOnRedis) Consume(ctx context.Context, j job) (func() error, err
 func bareRedis() contender {
 	return contender{
 		Contender: report.Contender{ID: report.BareRedis, Name: "bare XRANGE loop", Backend: "Redis", Limit: true,
-			Settings: "go-redis, COUNT 500, up to 64 streams in a pipeline, positions stored by MSET; polls each millisecond",
+			Settings: "go-redis, COUNT 500, up to 64 streams in a pipeline, positions stored by MSET; polls each millisecond; entries with a kind, a key and a payload, as leasegen's have",
 			Keeps:    "order by topic, at least once; no owner: a second process would repeat all"},
 		cannot: onRedis(map[string]string{"crash": noFailover, "handover": noFailover, "leases": "no leases"}),
 		open: func(_ context.Context, s *site) (_ system, err error) {
@@ -81,7 +81,7 @@ func (b *bareOnRedis) Close() { b.client.Close() }
 func (b *bareOnRedis) add(ctx context.Context, topic func(i int) int, payloads [][]byte) error {
 	_, err := b.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i := range payloads {
-			p.XAdd(ctx, &redis.XAddArgs{Stream: topicName(topic(i)), Values: []any{"p", payloads[i]}})
+			p.XAdd(ctx, &redis.XAddArgs{Stream: topicName(topic(i)), Values: []any{"kind", kind, "key", keyName(i), "payload", payloads[i]}})
 		}
 		return nil
 	})
@@ -148,7 +148,7 @@ func (b *bareOnRedis) some(ctx context.Context, at []string, from, to int, j job
 		read += len(ms)
 		if j.call != nil {
 			for _, m := range ms {
-				j.call([]byte(m.Values["p"].(string)))
+				j.call([]byte(m.Values["payload"].(string)))
 			}
 		}
 	}

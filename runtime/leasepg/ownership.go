@@ -122,7 +122,7 @@ func (ss *sessions) acquiring(ctx context.Context, req backend.AcquireRequest, g
 	if req.Consumer.Lock == backend.LockRow {
 		rowTTL = req.Consumer.TTL
 	}
-	return []step{durable(ctx), ss.expect(ctx, req.Session),
+	return []step{durable(ctx), steady(ctx), ss.expect(ctx, req.Session),
 		func(q *leasedb.Queries) error {
 			return q.LockAttempts(ctx, leasedb.LockAttemptsParams{Session: req.Session, Consumer: name, Attempt: req.Attempt})
 		},

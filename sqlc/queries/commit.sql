@@ -2,18 +2,21 @@
 -- The fence: only leases that still have the epoch move, and their rows stay locked, so
 -- that the statements after this one in the transaction find the same leases held. A lease
 -- that has stored later progress stays as it is: seq tells the statements after this one.
-WITH input AS (
-    SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
+-- Here and below the consumer comes with each row of the input, so that leases are found by their keys, or all of the table are joined at once.
+-- Where the planner can look for those of the consumer, or of the session, and ANALYZE has seen few or none, it would compare each of them with
+-- each row; coalesce hides the session from it.
+WITH input AS MATERIALIZED (
+    SELECT sqlc.arg(consumer)::text AS consumer,
+           unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
            unnest(sqlc.arg(seqs)::bigint[]) AS seq,
            unnest(sqlc.arg(moved)::boolean[]) AS moved, unnest(sqlc.arg(positions)::bigint[]) AS pos,
            unnest(sqlc.arg(snaps)::text[]) AS snap, unnest(sqlc.arg(xs)::text[]) AS x,
            unnest(sqlc.arg(late_snaps)::text[]) AS late_snap, unnest(sqlc.arg(late_positions)::bigint[]) AS late_pos,
            unnest(sqlc.arg(marks)::bigint[]) AS mark, unnest(sqlc.arg(trusts)::boolean[]) AS trust
-), held AS (
-    SELECT l.resource, (i.seq >= l.seq OR l.seq_epoch <> l.epoch)::boolean AS timely
-    FROM leasegen.lease l JOIN input i ON i.resource = l.resource AND i.epoch = l.epoch
-    WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
-      AND l.resource = ANY (sqlc.arg(resources)::text[])
+), held AS MATERIALIZED (
+    SELECT i.*, (i.seq >= l.seq OR l.seq_epoch <> l.epoch)::boolean AS timely
+    FROM input i JOIN leasegen.lease l ON l.consumer = i.consumer AND l.resource = i.resource AND l.epoch = i.epoch
+    WHERE coalesce(l.session = sqlc.arg(session)::text, false)
     ORDER BY l.resource FOR NO KEY UPDATE OF l
 ), stored AS (
     UPDATE leasegen.lease l
@@ -29,11 +32,10 @@ WITH input AS (
         mark_epoch = CASE WHEN i.mark <> 0 THEN l.epoch END,
         mark = nullif(i.mark, 0),
         suspicion = CASE WHEN i.trust THEN 0 ELSE l.suspicion END
-    FROM held h JOIN input i ON i.resource = h.resource
-    WHERE h.timely
-      AND l.consumer = sqlc.arg(consumer)::text AND l.resource = h.resource AND l.resource = ANY (sqlc.arg(resources)::text[])
+    FROM held i
+    WHERE i.timely AND l.consumer = i.consumer AND l.resource = i.resource
 )
-SELECT h.resource FROM held h;
+SELECT h.resource::text AS resource FROM held h;
 
 -- name: CommitLease :execrows
 -- The same for one lease alone, the common case in an effect transaction. No row is
@@ -61,8 +63,8 @@ SELECT EXISTS (SELECT FROM leasegen.lease l
                  AND l.session = sqlc.arg(session)::text AND l.epoch = sqlc.arg(epoch)::bigint)::boolean AS held;
 
 -- name: ParkAgain :exec
-WITH input AS (
-    SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
+WITH input AS MATERIALIZED (
+    SELECT sqlc.arg(consumer)::text AS consumer, unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
            unnest(sqlc.arg(seqs)::bigint[]) AS seq,
            unnest(sqlc.arg(ids)::bigint[]) AS id, unnest(sqlc.arg(attempts)::int[]) AS attempt,
            unnest(sqlc.arg(micros)::bigint[]) AS micros, unnest(sqlc.arg(errors)::text[]) AS error
@@ -73,14 +75,14 @@ SET attempt = i.attempt, error = i.error,
     failed_at = coalesce(p.failed_at, CASE WHEN i.attempt > 0 THEN clock_timestamp() END),
     since = CASE WHEN i.attempt > p.attempt OR i.error <> p.error THEN clock_timestamp() ELSE p.since END
 FROM input i
-JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = i.resource
-    AND l.epoch = i.epoch AND l.session = sqlc.arg(session)::text AND l.seq = i.seq
-WHERE p.consumer = sqlc.arg(consumer)::text AND p.resource = i.resource AND p.message_id = i.id;
+JOIN leasegen.lease l ON l.consumer = i.consumer AND l.resource = i.resource
+    AND l.epoch = i.epoch AND coalesce(l.session = sqlc.arg(session)::text, false) AND l.seq = i.seq
+WHERE p.consumer = i.consumer AND p.resource = i.resource AND p.message_id = i.id;
 
 -- name: ParkNew :exec
 -- Copies messages from the log, in the order given.
-WITH input AS (
-    SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
+WITH input AS MATERIALIZED (
+    SELECT sqlc.arg(consumer)::text AS consumer, unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
            unnest(sqlc.arg(seqs)::bigint[]) AS seq,
            unnest(sqlc.arg(ids)::bigint[]) AS id, unnest(sqlc.arg(attempts)::int[]) AS attempt,
            unnest(sqlc.arg(micros)::bigint[]) AS micros, unnest(sqlc.arg(errors)::text[]) AS error,
@@ -92,49 +94,47 @@ SELECT l.consumer, l.resource, i.lane, m.id, m.topic, m.key, m.kind, m.payload, 
        i.attempt, clock_timestamp() + i.micros::float8 * interval '1 microsecond',
        CASE WHEN i.attempt > 0 THEN clock_timestamp() END, i.error
 FROM input i
-JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = i.resource
-    AND l.epoch = i.epoch AND l.session = sqlc.arg(session)::text AND l.seq = i.seq
+JOIN leasegen.lease l ON l.consumer = i.consumer AND l.resource = i.resource
+    AND l.epoch = i.epoch AND coalesce(l.session = sqlc.arg(session)::text, false) AND l.seq = i.seq
 JOIN leasegen.message m ON m.id = i.id
 ORDER BY i.place
 ON CONFLICT (consumer, resource, message_id) DO NOTHING;
 
 -- name: ParkedDone :exec
-WITH input AS (
-    SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
+WITH input AS MATERIALIZED (
+    SELECT sqlc.arg(consumer)::text AS consumer, unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
            unnest(sqlc.arg(seqs)::bigint[]) AS seq,
            unnest(sqlc.arg(ids)::bigint[]) AS id
 )
 DELETE FROM leasegen.parked p
 USING input i
-JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = i.resource
-    AND l.epoch = i.epoch AND l.session = sqlc.arg(session)::text AND l.seq = i.seq
-WHERE p.consumer = sqlc.arg(consumer)::text AND p.resource = i.resource AND p.message_id = i.id;
+JOIN leasegen.lease l ON l.consumer = i.consumer AND l.resource = i.resource
+    AND l.epoch = i.epoch AND coalesce(l.session = sqlc.arg(session)::text, false) AND l.seq = i.seq
+WHERE p.consumer = i.consumer AND p.resource = i.resource AND p.message_id = i.id;
 
 -- name: GiveUp :exec
 -- Moves messages, from the log or parked, to the dead letters. A repeated call finds
 -- them there.
-WITH input AS (
-    SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
+WITH input AS MATERIALIZED (
+    SELECT sqlc.arg(consumer)::text AS consumer, unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
            unnest(sqlc.arg(seqs)::bigint[]) AS seq,
            unnest(sqlc.arg(ids)::bigint[]) AS id, unnest(sqlc.arg(attempts)::int[]) AS attempts,
            unnest(sqlc.arg(reasons)::text[]) AS reason, generate_subscripts(sqlc.arg(ids)::bigint[], 1) AS place
-), dead AS (
+), dead AS MATERIALIZED (
     SELECT i.* FROM input i
-    JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = i.resource
-        AND l.epoch = i.epoch AND l.session = sqlc.arg(session)::text AND l.seq = i.seq
+    JOIN leasegen.lease l ON l.consumer = i.consumer AND l.resource = i.resource
+        AND l.epoch = i.epoch AND coalesce(l.session = sqlc.arg(session)::text, false) AND l.seq = i.seq
 ), gone AS (
     DELETE FROM leasegen.parked p USING dead d
-    WHERE p.consumer = sqlc.arg(consumer)::text AND p.resource = d.resource AND p.message_id = d.id
+    WHERE p.consumer = d.consumer AND p.resource = d.resource AND p.message_id = d.id
     RETURNING p.*
-), content AS (
-    SELECT d.resource, d.id, d.attempts, d.reason, d.place,
-           g.topic, g.key, g.kind, g.payload, g.headers, g.published_at, g.failed_at
-    FROM dead d JOIN gone g ON g.resource = d.resource AND g.message_id = d.id
-    UNION ALL
-    SELECT d.resource, d.id, d.attempts, d.reason, d.place,
-           m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, NULL
-    FROM dead d JOIN leasegen.message m ON m.id = d.id
-    WHERE NOT EXISTS (SELECT FROM gone g WHERE g.resource = d.resource AND g.message_id = d.id)
+), content AS ( -- each of those gone is one of the dead; a full join compares no row with each other one
+    SELECT d.resource, d.id, d.attempts, d.reason, d.place, g.failed_at,
+           coalesce(g.topic, m.topic) AS topic, coalesce(g.key, m.key) AS key, coalesce(g.kind, m.kind) AS kind,
+           coalesce(g.payload, m.payload) AS payload, coalesce(g.headers, m.headers) AS headers, coalesce(g.published_at, m.published_at) AS published_at
+    FROM dead d FULL JOIN gone g ON g.resource = d.resource AND g.message_id = d.id
+    LEFT JOIN leasegen.message m ON m.id = d.id AND g.message_id IS NULL
+    WHERE g.message_id IS NOT NULL OR m.id IS NOT NULL
 )
 INSERT INTO leasegen.dead_letter (consumer, resource, message_id, topic, key, kind, payload, headers, published_at,
                                   failed_at, attempts, reason)

@@ -69,10 +69,10 @@ WITH paused AS MATERIALIZED (
     SELECT l.* FROM leasegen.lease l
     WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
       AND l.wanted AND l.attempt = sqlc.arg(attempt)::text
-), free AS ( -- by their places in the table: whatever ANALYZE has seen, there is no other plan
+), free AS ( -- by their places in the table: after Steady there is no other plan, as no index is of what coalesce returns
     SELECT tidlarger(l.ctid, l.ctid) AS place
     FROM leasegen.lease l
-    WHERE l.wanted
+    WHERE coalesce(l.wanted)
       AND l.ctid = ANY (ARRAY( -- by the index on owners, as far as a lease's own time does not matter; those that changed longest ago
             SELECT n.place FROM (
                 SELECT tidlarger(f.ctid, f.ctid) AS place, f.resource, age(f.xmin) AS waited FROM leasegen.lease f
@@ -169,10 +169,12 @@ WHERE (SELECT count(*) FROM own) > 0 -- all are locked, in their order, before o
 -- has not passed, or parked ones; one that the application announces is not. Messages that were there when the stream
 -- came to rest are seen here. Those that come later make it wanted by RegisterStreams, which sees that it rests.
 -- Thus neither needs a lock. Tells the members when some became wanted.
-WITH work AS (
+WITH rested AS MATERIALIZED ( -- as of CommitLeases
+    SELECT sqlc.arg(consumer)::text AS consumer, unnest(sqlc.arg(resources)::text[]) AS resource
+), work AS (
     SELECT l.resource
-    FROM (SELECT unnest(sqlc.arg(resources)::text[]) AS resource) r -- in the order that all lock them in
-    JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = r.resource
+    FROM rested r -- in the order that all lock them in
+    JOIN leasegen.lease l ON l.consumer = r.consumer AND l.resource = r.resource
     JOIN leasegen.consumer c ON c.name = sqlc.arg(consumer)::text
     WHERE NOT l.wanted AND cardinality(c.likes) > 0
       AND (l.late_snap IS NOT NULL

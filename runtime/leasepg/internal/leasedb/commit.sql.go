@@ -70,18 +70,18 @@ func (q *Queries) CommitLease(ctx context.Context, arg CommitLeaseParams) (int64
 }
 
 const CommitLeases = `-- name: CommitLeases :many
-WITH input AS (
-    SELECT unnest($1::text[]) AS resource, unnest($2::bigint[]) AS epoch,
-           unnest($3::bigint[]) AS seq,
-           unnest($4::boolean[]) AS moved, unnest($5::bigint[]) AS pos,
-           unnest($6::text[]) AS snap, unnest($7::text[]) AS x,
-           unnest($8::text[]) AS late_snap, unnest($9::bigint[]) AS late_pos,
-           unnest($10::bigint[]) AS mark, unnest($11::boolean[]) AS trust
-), held AS (
-    SELECT l.resource, (i.seq >= l.seq OR l.seq_epoch <> l.epoch)::boolean AS timely
-    FROM leasegen.lease l JOIN input i ON i.resource = l.resource AND i.epoch = l.epoch
-    WHERE l.consumer = $12::text AND l.session = $13::text
-      AND l.resource = ANY ($1::text[])
+WITH input AS MATERIALIZED (
+    SELECT $1::text AS consumer,
+           unnest($2::text[]) AS resource, unnest($3::bigint[]) AS epoch,
+           unnest($4::bigint[]) AS seq,
+           unnest($5::boolean[]) AS moved, unnest($6::bigint[]) AS pos,
+           unnest($7::text[]) AS snap, unnest($8::text[]) AS x,
+           unnest($9::text[]) AS late_snap, unnest($10::bigint[]) AS late_pos,
+           unnest($11::bigint[]) AS mark, unnest($12::boolean[]) AS trust
+), held AS MATERIALIZED (
+    SELECT i.consumer, i.resource, i.epoch, i.seq, i.moved, i.pos, i.snap, i.x, i.late_snap, i.late_pos, i.mark, i.trust, (i.seq >= l.seq OR l.seq_epoch <> l.epoch)::boolean AS timely
+    FROM input i JOIN leasegen.lease l ON l.consumer = i.consumer AND l.resource = i.resource AND l.epoch = i.epoch
+    WHERE coalesce(l.session = $13::text, false)
     ORDER BY l.resource FOR NO KEY UPDATE OF l
 ), stored AS (
     UPDATE leasegen.lease l
@@ -97,14 +97,14 @@ WITH input AS (
         mark_epoch = CASE WHEN i.mark <> 0 THEN l.epoch END,
         mark = nullif(i.mark, 0),
         suspicion = CASE WHEN i.trust THEN 0 ELSE l.suspicion END
-    FROM held h JOIN input i ON i.resource = h.resource
-    WHERE h.timely
-      AND l.consumer = $12::text AND l.resource = h.resource AND l.resource = ANY ($1::text[])
+    FROM held i
+    WHERE i.timely AND l.consumer = i.consumer AND l.resource = i.resource
 )
-SELECT h.resource FROM held h
+SELECT h.resource::text AS resource FROM held h
 `
 
 type CommitLeasesParams struct {
+	Consumer      string
 	Resources     []string
 	Epochs        []int64
 	Seqs          []int64
@@ -116,15 +116,18 @@ type CommitLeasesParams struct {
 	LatePositions []int64
 	Marks         []int64
 	Trusts        []bool
-	Consumer      string
 	Session       string
 }
 
 // The fence: only leases that still have the epoch move, and their rows stay locked, so
 // that the statements after this one in the transaction find the same leases held. A lease
 // that has stored later progress stays as it is: seq tells the statements after this one.
+// Here and below the consumer comes with each row of the input, so that leases are found by their keys, or all of the table are joined at once.
+// Where the planner can look for those of the consumer, or of the session, and ANALYZE has seen few or none, it would compare each of them with
+// each row; coalesce hides the session from it.
 func (q *Queries) CommitLeases(ctx context.Context, arg CommitLeasesParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, CommitLeases,
+		arg.Consumer,
 		arg.Resources,
 		arg.Epochs,
 		arg.Seqs,
@@ -136,7 +139,6 @@ func (q *Queries) CommitLeases(ctx context.Context, arg CommitLeasesParams) ([]s
 		arg.LatePositions,
 		arg.Marks,
 		arg.Trusts,
-		arg.Consumer,
 		arg.Session,
 	)
 	if err != nil {
@@ -316,28 +318,26 @@ func (q *Queries) FetchParked(ctx context.Context, arg FetchParkedParams) ([]Fet
 }
 
 const GiveUp = `-- name: GiveUp :exec
-WITH input AS (
-    SELECT unnest($2::text[]) AS resource, unnest($3::bigint[]) AS epoch,
+WITH input AS MATERIALIZED (
+    SELECT $1::text AS consumer, unnest($2::text[]) AS resource, unnest($3::bigint[]) AS epoch,
            unnest($4::bigint[]) AS seq,
            unnest($5::bigint[]) AS id, unnest($6::int[]) AS attempts,
            unnest($7::text[]) AS reason, generate_subscripts($5::bigint[], 1) AS place
-), dead AS (
-    SELECT i.resource, i.epoch, i.seq, i.id, i.attempts, i.reason, i.place FROM input i
-    JOIN leasegen.lease l ON l.consumer = $1::text AND l.resource = i.resource
-        AND l.epoch = i.epoch AND l.session = $8::text AND l.seq = i.seq
+), dead AS MATERIALIZED (
+    SELECT i.consumer, i.resource, i.epoch, i.seq, i.id, i.attempts, i.reason, i.place FROM input i
+    JOIN leasegen.lease l ON l.consumer = i.consumer AND l.resource = i.resource
+        AND l.epoch = i.epoch AND coalesce(l.session = $8::text, false) AND l.seq = i.seq
 ), gone AS (
     DELETE FROM leasegen.parked p USING dead d
-    WHERE p.consumer = $1::text AND p.resource = d.resource AND p.message_id = d.id
+    WHERE p.consumer = d.consumer AND p.resource = d.resource AND p.message_id = d.id
     RETURNING p.seq, p.consumer, p.resource, p.lane, p.message_id, p.topic, p.key, p.kind, p.payload, p.headers, p.published_at, p.attempt, p.next_at, p.failed_at, p.error, p.since
-), content AS (
-    SELECT d.resource, d.id, d.attempts, d.reason, d.place,
-           g.topic, g.key, g.kind, g.payload, g.headers, g.published_at, g.failed_at
-    FROM dead d JOIN gone g ON g.resource = d.resource AND g.message_id = d.id
-    UNION ALL
-    SELECT d.resource, d.id, d.attempts, d.reason, d.place,
-           m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, NULL
-    FROM dead d JOIN leasegen.message m ON m.id = d.id
-    WHERE NOT EXISTS (SELECT FROM gone g WHERE g.resource = d.resource AND g.message_id = d.id)
+), content AS ( -- each of those gone is one of the dead; a full join compares no row with each other one
+    SELECT d.resource, d.id, d.attempts, d.reason, d.place, g.failed_at,
+           coalesce(g.topic, m.topic) AS topic, coalesce(g.key, m.key) AS key, coalesce(g.kind, m.kind) AS kind,
+           coalesce(g.payload, m.payload) AS payload, coalesce(g.headers, m.headers) AS headers, coalesce(g.published_at, m.published_at) AS published_at
+    FROM dead d FULL JOIN gone g ON g.resource = d.resource AND g.message_id = d.id
+    LEFT JOIN leasegen.message m ON m.id = d.id AND g.message_id IS NULL
+    WHERE g.message_id IS NOT NULL OR m.id IS NOT NULL
 )
 INSERT INTO leasegen.dead_letter (consumer, resource, message_id, topic, key, kind, payload, headers, published_at,
                                   failed_at, attempts, reason)
@@ -440,8 +440,8 @@ func (q *Queries) NextLane(ctx context.Context, arg NextLaneParams) (int64, erro
 }
 
 const ParkAgain = `-- name: ParkAgain :exec
-WITH input AS (
-    SELECT unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch,
+WITH input AS MATERIALIZED (
+    SELECT $2::text AS consumer, unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch,
            unnest($5::bigint[]) AS seq,
            unnest($6::bigint[]) AS id, unnest($7::int[]) AS attempt,
            unnest($8::bigint[]) AS micros, unnest($9::text[]) AS error
@@ -452,14 +452,14 @@ SET attempt = i.attempt, error = i.error,
     failed_at = coalesce(p.failed_at, CASE WHEN i.attempt > 0 THEN clock_timestamp() END),
     since = CASE WHEN i.attempt > p.attempt OR i.error <> p.error THEN clock_timestamp() ELSE p.since END
 FROM input i
-JOIN leasegen.lease l ON l.consumer = $1::text AND l.resource = i.resource
-    AND l.epoch = i.epoch AND l.session = $2::text AND l.seq = i.seq
-WHERE p.consumer = $1::text AND p.resource = i.resource AND p.message_id = i.id
+JOIN leasegen.lease l ON l.consumer = i.consumer AND l.resource = i.resource
+    AND l.epoch = i.epoch AND coalesce(l.session = $1::text, false) AND l.seq = i.seq
+WHERE p.consumer = i.consumer AND p.resource = i.resource AND p.message_id = i.id
 `
 
 type ParkAgainParams struct {
-	Consumer  string
 	Session   string
+	Consumer  string
 	Resources []string
 	Epochs    []int64
 	Seqs      []int64
@@ -471,8 +471,8 @@ type ParkAgainParams struct {
 
 func (q *Queries) ParkAgain(ctx context.Context, arg ParkAgainParams) error {
 	_, err := q.db.Exec(ctx, ParkAgain,
-		arg.Consumer,
 		arg.Session,
+		arg.Consumer,
 		arg.Resources,
 		arg.Epochs,
 		arg.Seqs,
@@ -485,8 +485,8 @@ func (q *Queries) ParkAgain(ctx context.Context, arg ParkAgainParams) error {
 }
 
 const ParkNew = `-- name: ParkNew :exec
-WITH input AS (
-    SELECT unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch,
+WITH input AS MATERIALIZED (
+    SELECT $2::text AS consumer, unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch,
            unnest($5::bigint[]) AS seq,
            unnest($6::bigint[]) AS id, unnest($7::int[]) AS attempt,
            unnest($8::bigint[]) AS micros, unnest($9::text[]) AS error,
@@ -498,16 +498,16 @@ SELECT l.consumer, l.resource, i.lane, m.id, m.topic, m.key, m.kind, m.payload, 
        i.attempt, clock_timestamp() + i.micros::float8 * interval '1 microsecond',
        CASE WHEN i.attempt > 0 THEN clock_timestamp() END, i.error
 FROM input i
-JOIN leasegen.lease l ON l.consumer = $1::text AND l.resource = i.resource
-    AND l.epoch = i.epoch AND l.session = $2::text AND l.seq = i.seq
+JOIN leasegen.lease l ON l.consumer = i.consumer AND l.resource = i.resource
+    AND l.epoch = i.epoch AND coalesce(l.session = $1::text, false) AND l.seq = i.seq
 JOIN leasegen.message m ON m.id = i.id
 ORDER BY i.place
 ON CONFLICT (consumer, resource, message_id) DO NOTHING
 `
 
 type ParkNewParams struct {
-	Consumer  string
 	Session   string
+	Consumer  string
 	Resources []string
 	Epochs    []int64
 	Seqs      []int64
@@ -521,8 +521,8 @@ type ParkNewParams struct {
 // Copies messages from the log, in the order given.
 func (q *Queries) ParkNew(ctx context.Context, arg ParkNewParams) error {
 	_, err := q.db.Exec(ctx, ParkNew,
-		arg.Consumer,
 		arg.Session,
+		arg.Consumer,
 		arg.Resources,
 		arg.Epochs,
 		arg.Seqs,
@@ -536,21 +536,21 @@ func (q *Queries) ParkNew(ctx context.Context, arg ParkNewParams) error {
 }
 
 const ParkedDone = `-- name: ParkedDone :exec
-WITH input AS (
-    SELECT unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch,
+WITH input AS MATERIALIZED (
+    SELECT $2::text AS consumer, unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch,
            unnest($5::bigint[]) AS seq,
            unnest($6::bigint[]) AS id
 )
 DELETE FROM leasegen.parked p
 USING input i
-JOIN leasegen.lease l ON l.consumer = $1::text AND l.resource = i.resource
-    AND l.epoch = i.epoch AND l.session = $2::text AND l.seq = i.seq
-WHERE p.consumer = $1::text AND p.resource = i.resource AND p.message_id = i.id
+JOIN leasegen.lease l ON l.consumer = i.consumer AND l.resource = i.resource
+    AND l.epoch = i.epoch AND coalesce(l.session = $1::text, false) AND l.seq = i.seq
+WHERE p.consumer = i.consumer AND p.resource = i.resource AND p.message_id = i.id
 `
 
 type ParkedDoneParams struct {
-	Consumer  string
 	Session   string
+	Consumer  string
 	Resources []string
 	Epochs    []int64
 	Seqs      []int64
@@ -559,8 +559,8 @@ type ParkedDoneParams struct {
 
 func (q *Queries) ParkedDone(ctx context.Context, arg ParkedDoneParams) error {
 	_, err := q.db.Exec(ctx, ParkedDone,
-		arg.Consumer,
 		arg.Session,
+		arg.Consumer,
 		arg.Resources,
 		arg.Epochs,
 		arg.Seqs,

@@ -18,10 +18,10 @@ WITH paused AS MATERIALIZED (
     SELECT l.consumer, l.resource, l.session, l.epoch, l.attempt, l.acquired_at, l.pos, l.snap, l.x, l.late_snap, l.late_pos, l.suspicion, l.mark, l.mark_epoch, l.mark_count, l.seq, l.seq_epoch, l.wanted, l.expires_at, l.advisory, l.rested_at FROM leasegen.lease l
     WHERE l.consumer = $1::text AND l.session = $2::text
       AND l.wanted AND l.attempt = $3::text
-), free AS ( -- by their places in the table: whatever ANALYZE has seen, there is no other plan
+), free AS ( -- by their places in the table: after Steady there is no other plan, as no index is of what coalesce returns
     SELECT tidlarger(l.ctid, l.ctid) AS place
     FROM leasegen.lease l
-    WHERE l.wanted
+    WHERE coalesce(l.wanted)
       AND l.ctid = ANY (ARRAY( -- by the index on owners, as far as a lease's own time does not matter; those that changed longest ago
             SELECT n.place FROM (
                 SELECT tidlarger(f.ctid, f.ctid) AS place, f.resource, age(f.xmin) AS waited FROM leasegen.lease f
@@ -381,11 +381,13 @@ func (q *Queries) RetireStreams(ctx context.Context, arg RetireStreamsParams) er
 }
 
 const RouseStreams = `-- name: RouseStreams :exec
-WITH work AS (
+WITH rested AS MATERIALIZED ( -- as of CommitLeases
+    SELECT $3::text AS consumer, unnest($4::text[]) AS resource
+), work AS (
     SELECT l.resource
-    FROM (SELECT unnest($3::text[]) AS resource) r -- in the order that all lock them in
-    JOIN leasegen.lease l ON l.consumer = $4::text AND l.resource = r.resource
-    JOIN leasegen.consumer c ON c.name = $4::text
+    FROM rested r -- in the order that all lock them in
+    JOIN leasegen.lease l ON l.consumer = r.consumer AND l.resource = r.resource
+    JOIN leasegen.consumer c ON c.name = $3::text
     WHERE NOT l.wanted AND cardinality(c.likes) > 0
       AND (l.late_snap IS NOT NULL
            OR EXISTS (SELECT FROM leasegen.parked p WHERE p.consumer = l.consumer AND p.resource = l.resource)
@@ -393,7 +395,7 @@ WITH work AS (
     FOR NO KEY UPDATE OF l
 ), roused AS (
     UPDATE leasegen.lease l SET wanted = true, rested_at = NULL
-    WHERE l.consumer = $4::text AND l.resource = ANY (ARRAY(SELECT w.resource FROM work w)) AND NOT l.wanted
+    WHERE l.consumer = $3::text AND l.resource = ANY (ARRAY(SELECT w.resource FROM work w)) AND NOT l.wanted
     RETURNING l.resource
 )
 SELECT pg_notify($1::text, $2::text) WHERE EXISTS (SELECT FROM roused)
@@ -402,8 +404,8 @@ SELECT pg_notify($1::text, $2::text) WHERE EXISTS (SELECT FROM roused)
 type RouseStreamsParams struct {
 	Channel   string
 	Payload   string
-	Resources []string
 	Consumer  string
+	Resources []string
 }
 
 // After the transaction of RetireStreams: a stream is wanted again when messages are there that its cursor
@@ -414,8 +416,8 @@ func (q *Queries) RouseStreams(ctx context.Context, arg RouseStreamsParams) erro
 	_, err := q.db.Exec(ctx, RouseStreams,
 		arg.Channel,
 		arg.Payload,
-		arg.Resources,
 		arg.Consumer,
+		arg.Resources,
 	)
 	return err
 }

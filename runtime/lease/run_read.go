@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	fetchItems  = 1000 // resources in one Fetch
+	fetchItems  = 250  // resources in one Fetch: of each enough messages that few are read and stored more often than needed
 	fetchBudget = 4000 // messages in one Fetch
 	fetchRun    = 4    // batches of one resource in one Fetch
 	readAhead   = 2    // answers of Fetch that a resource may have in store

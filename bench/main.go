@@ -80,7 +80,7 @@ type size struct {
 func full() size {
 	return size{
 		rounds: 3, messages: 100_000, window: 1500 * time.Millisecond, calls: 700 * time.Millisecond, probes: 40, trials: 2,
-		leases: 40_000, held: 100, idle: 2 * time.Second,
+		leases: 40_000, held: 100, idle: 10 * time.Second,
 	}
 }
 
@@ -88,7 +88,7 @@ func full() size {
 func quick() size {
 	return size{
 		rounds: 3, messages: 50_000, window: 800 * time.Millisecond, calls: 400 * time.Millisecond, probes: 40, trials: 1,
-		leases: 40_000, held: 100, idle: 2 * time.Second, slow: 1,
+		leases: 40_000, held: 100, idle: 4 * time.Second, slow: 1,
 	}
 }
 

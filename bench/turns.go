@@ -23,6 +23,8 @@ type workload struct {
 	cannot func(contender) string
 	// slow: a turn takes seconds on any machine.
 	slow bool
+	// steady: one round shows it.
+	steady bool
 	// telling: settings make a difference.
 	telling bool
 	run     func(context.Context, *turn) sample
@@ -102,6 +104,9 @@ func (ts turns) refusal(c contender) string {
 }
 
 func (ts turns) rounds() int {
+	if ts.workload.steady {
+		return 1
+	}
 	if ts.size.slow > 0 && ts.workload.slow {
 		return ts.size.slow
 	}

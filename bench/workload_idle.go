@@ -15,11 +15,12 @@ func idle(z size) workload {
 			What: fmt.Sprintf("One process, %d topics with a message each that has been handled, where a system has topics. Then %v pass.", z.held, z.idle),
 			Metrics: []report.Metric{
 				{ID: "queries", Name: "transactions or commands", Unit: "/s"},
+				{ID: "reads", Name: "transactions that write nothing", Unit: "/s"},
 				{ID: "wal", Name: "WAL", Unit: "kB/s"},
 				{ID: "server-cpu", Name: "server CPU", Unit: "ms/s"},
 				{ID: "client-cpu", Name: "client CPU", Unit: "ms/s"},
 			}},
-		slow: true,
+		steady: true,
 		run: func(ctx context.Context, t *turn) sample {
 			sys := must.Get(t.contender.open(ctx, t.site))
 			defer sys.Close()
@@ -28,7 +29,7 @@ func idle(z size) workload {
 			p := newProgress(n)
 			stop := must.Get(sys.Consume(ctx, job{topics: n, done: p.done}))
 			t.await(ctx, p)
-			time.Sleep(min(t.size.idle, 5*time.Second)) // what handling them has set going ends
+			time.Sleep(t.settling())
 			before := t.counters(ctx)
 			time.Sleep(t.size.idle)
 			after := t.counters(ctx)
@@ -40,11 +41,22 @@ func idle(z size) workload {
 			}
 			switch t.contender.Backend {
 			case "PostgreSQL":
-				s["queries"], s["wal"] = (after.commits-before.commits)/took, (after.wal-before.wal)/took/1000
+				transactions := after.commits - before.commits - 1 // the one that counted
+				s["queries"], s["wal"] = transactions/took, (after.wal-before.wal)/took/1000
+				s["reads"] = max(transactions-(after.writes-before.writes), 0) / took
 			case "Redis":
 				s["queries"] = (after.commands - before.commands) / took
 			}
 			return s
 		},
 	}
+}
+
+// settling is how long it takes until what handling messages has set going ends. A session of PostgreSQL that comes to rest reports the last of its
+// transactions up to ten seconds later (PGSTAT_IDLE_INTERVAL).
+func (t *turn) settling() time.Duration {
+	if t.contender.Backend == "PostgreSQL" {
+		return min(5*t.size.idle, 11*time.Second)
+	}
+	return min(t.size.idle, 5*time.Second)
 }

@@ -51,7 +51,7 @@ func goals() []goal {
 		absolute("handover in good order, slowest, ms", "handover", "max", Ours, 10),
 		absolute("Redis: handover in good order, p50, ms", "handover", "p50", OursRedis, 3),
 		absolute("Redis: handover in good order, slowest, ms", "handover", "max", OursRedis, 10),
-		absolute("idle process, transactions a second, those of heartbeats included", "idle", "queries", Ours, 1),
+		absolute("idle process, reads a second, the watch of its neighbours included", "idle", "reads", Ours, 1),
 		absolute("Redis: idle process, commands a second", "idle", "queries", OursRedis, 5),
 	}
 }

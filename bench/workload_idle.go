@@ -15,7 +15,7 @@ func idle(z size) workload {
 			What: fmt.Sprintf("One process, %d topics with a message each that has been handled, where a system has topics. Then %v pass.", z.held, z.idle),
 			Metrics: []report.Metric{
 				{ID: "queries", Name: "transactions or commands", Unit: "/s"},
-				{ID: "reads", Name: "transactions that write nothing", Unit: "/s"},
+				{ID: "reads", Name: "of these, reads", Unit: "/s"},
 				{ID: "wal", Name: "WAL", Unit: "kB/s"},
 				{ID: "server-cpu", Name: "server CPU", Unit: "ms/s"},
 				{ID: "client-cpu", Name: "client CPU", Unit: "ms/s"},

@@ -36,25 +36,31 @@ func goals() []goal {
 		return goal{"ordered drain of " + what + ", beside the bare loop", "drain-" + topics, "rate", Ours, Bare, 0.8, false, why}
 	}
 	return []goal{
-		drain("1", "1 topic", ""), drain("100", "100 topics", ""),
+		drain("1", "1 topic", readAhead), drain("100", "100 topics", readAhead),
 		drain("10000", "10,000 topics", "a lease to acquire and a cursor to store for each topic, of which the bare loop has none"),
-		{"ordered drain, beside River at its best", "drain-1", "rate", Ours, River, 20, false, ""},
-		{"one row for each message, in batches, beside the bare loop that loses no message", "rows-batch", "rate", Ours, Bare, 0.9, false, ""},
-		{"one row for each message, one by one, beside the bare loop", "rows-one", "rate", Ours, Bare, 1, false, ""},
+		{"ordered drain, beside River at its best", "drain-1", "rate", Ours, River, 20, false, "the bare loop is the limit: how much faster that is stands beside it"},
+		{"one row for each message, in batches, beside the bare loop that loses no message", "rows-batch", "rate", Ours, Bare, 0.9, false, "the fenced commit is one more statement than the bare loop's"},
+		{"one row for each message, one by one, beside the bare loop", "rows-one", "rate", Ours, Bare, 1, false, "an observer, a deadline and a context for each call"},
 		{"publish in the caller's transaction: the time of its INSERT alone, times", "publish-tx", "rate", Bare, Ours, 1.3, true,
 			"four round trips beside three are 1.33 by themselves"},
-		{"Redis: ordered drain beside a bare XRANGE loop", "drain-1", "rate", OursRedis, BareRedis, 0.6, false, ""},
-		{"ordered drain, beside JetStream's work-queue consumer at its best", "drain-1", "rate", Ours, JetStream, 3, false, ""},
+		{"Redis: ordered drain beside a bare XRANGE loop", "drain-1", "rate", OursRedis, BareRedis, 0.6, false, readAhead},
+		{"ordered drain, beside JetStream's work-queue consumer at its best", "drain-1", "rate", Ours, JetStream, 3, false, "the bare loop is the limit: it is not three times as fast either"},
 		absolute("SIGKILL to the next effect, slowest, ms", "crash", "max", Ours, 60).because("a process that may come back is given time to"),
 		absolute("Redis: SIGKILL to the next effect, slowest, ms", "crash", "max", OursRedis, 500),
-		absolute("handover in good order, p50, ms", "handover", "p50", Ours, 3),
-		absolute("handover in good order, slowest, ms", "handover", "max", Ours, 10),
+		absolute("handover in good order, p50, ms", "handover", "p50", Ours, 3).because(twoSyncs),
+		absolute("handover in good order, slowest, ms", "handover", "max", Ours, 10).because(twoSyncs),
 		absolute("Redis: handover in good order, p50, ms", "handover", "p50", OursRedis, 3),
 		absolute("Redis: handover in good order, slowest, ms", "handover", "max", OursRedis, 10),
-		absolute("idle process, reads a second, the watch of its neighbours included", "idle", "reads", Ours, 1),
-		absolute("Redis: idle process, commands a second", "idle", "queries", OursRedis, 5),
+		absolute("idle process, reads a second, the watch of its neighbours included", "idle", "reads", Ours, 1).because("pgxpool asks a connection that has rested for a second whether it lives, before each of them"),
+		absolute("Redis: idle process, commands a second", "idle", "queries", OursRedis, 5).because("commands inside of scripts count, of which a heartbeat has several"),
 	}
 }
+
+// Why goals are missed that are missed together.
+const (
+	readAhead = "goroutines read ahead, handle and store beside each other, and hand each batch on twice"
+	twoSyncs  = "two transactions are on disk one after the other: the last of the former owner's, and the grant"
+)
 
 func absolute(what, workload, metric, of string, limit float64) goal {
 	return goal{what, workload, metric, of, "", limit, true, ""}

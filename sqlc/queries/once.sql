@@ -28,18 +28,18 @@ SELECT EXISTS (SELECT FROM held)::boolean AS held, EXISTS (SELECT FROM begun)::b
 
 -- name: EndOnce :exec
 -- How executions have ended that leases of this session began.
-WITH input AS (
-    SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
+WITH input AS MATERIALIZED ( -- as of CommitLeases
+    SELECT sqlc.arg(consumer)::text AS consumer, unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
            unnest(sqlc.arg(seqs)::bigint[]) AS seq, unnest(sqlc.arg(keys)::text[]) AS key,
            unnest(sqlc.arg(dones)::boolean[]) AS done, unnest(sqlc.arg(asked)::bigint[]) AS asked
-), told AS (
+), told AS MATERIALIZED (
     SELECT i.* FROM input i
-    JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = i.resource
-        AND l.epoch = i.epoch AND l.session = sqlc.arg(session)::text AND l.seq = i.seq
+    JOIN leasegen.lease l ON l.consumer = i.consumer AND l.resource = i.resource
+        AND l.epoch = i.epoch AND coalesce(l.session = sqlc.arg(session)::text, false) AND l.seq = i.seq
 ), failed AS (
     DELETE FROM leasegen.once o USING told t
     WHERE NOT t.done AND t.asked = 0
-      AND o.consumer = sqlc.arg(consumer)::text AND o.key = t.key AND NOT o.done
+      AND o.consumer = t.consumer AND o.key = t.key AND NOT o.done
       AND o.session = sqlc.arg(session)::text AND o.resource = t.resource AND o.epoch = t.epoch
 )
 UPDATE leasegen.once o
@@ -47,7 +47,7 @@ SET done = t.done, at = clock_timestamp(), session = NULL, resource = NULL, epoc
     asked = CASE WHEN t.done THEN '{}' ELSE array_append(o.asked, t.asked) END
 FROM told t
 WHERE (t.done OR t.asked <> 0)
-  AND o.consumer = sqlc.arg(consumer)::text AND o.key = t.key AND NOT o.done
+  AND o.consumer = t.consumer AND o.key = t.key AND NOT o.done
   AND o.session = sqlc.arg(session)::text AND o.resource = t.resource AND o.epoch = t.epoch;
 
 -- name: NoteOnce :execrows

@@ -59,8 +59,8 @@ WHERE consumer.source = excluded.source;
 -- name: ParkRows :exec
 -- Sets rows aside as ParkNew does with messages of the log. Their content is a copy for people
 -- who look; they are handled as the table then has them.
-WITH input AS (
-    SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
+WITH input AS MATERIALIZED ( -- as of CommitLeases
+    SELECT sqlc.arg(consumer)::text AS consumer, unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
            unnest(sqlc.arg(seqs)::bigint[]) AS seq,
            unnest(sqlc.arg(ids)::bigint[]) AS id, unnest(sqlc.arg(attempts)::int[]) AS attempt,
            unnest(sqlc.arg(micros)::bigint[]) AS micros, unnest(sqlc.arg(errors)::text[]) AS error,
@@ -74,28 +74,28 @@ SELECT l.consumer, l.resource, i.lane, i.id, i.topic, i.key, i.kind, i.payload, 
        i.attempt, clock_timestamp() + i.micros::float8 * interval '1 microsecond',
        CASE WHEN i.attempt > 0 THEN clock_timestamp() END, i.error
 FROM input i
-JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = i.resource
-    AND l.epoch = i.epoch AND l.session = sqlc.arg(session)::text AND l.seq = i.seq
+JOIN leasegen.lease l ON l.consumer = i.consumer AND l.resource = i.resource
+    AND l.epoch = i.epoch AND coalesce(l.session = sqlc.arg(session)::text, false) AND l.seq = i.seq
 ORDER BY i.place
 ON CONFLICT (consumer, resource, message_id) DO NOTHING;
 
 -- name: GiveUpRows :exec
 -- Moves rows, from the table or parked, to the dead letters. The copy made when a row was
 -- parked is kept: the row may be gone.
-WITH input AS (
-    SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
+WITH input AS MATERIALIZED ( -- as of CommitLeases
+    SELECT sqlc.arg(consumer)::text AS consumer, unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
            unnest(sqlc.arg(seqs)::bigint[]) AS seq,
            unnest(sqlc.arg(ids)::bigint[]) AS id, unnest(sqlc.arg(attempts)::int[]) AS attempts,
            unnest(sqlc.arg(reasons)::text[]) AS reason, unnest(sqlc.arg(topics)::text[]) AS topic,
            unnest(sqlc.arg(keys)::text[]) AS key, unnest(sqlc.arg(kinds)::text[]) AS kind,
            unnest(sqlc.arg(payloads)::bytea[]) AS payload, generate_subscripts(sqlc.arg(ids)::bigint[], 1) AS place
-), dead AS (
+), dead AS MATERIALIZED (
     SELECT i.* FROM input i
-    JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = i.resource
-        AND l.epoch = i.epoch AND l.session = sqlc.arg(session)::text AND l.seq = i.seq
+    JOIN leasegen.lease l ON l.consumer = i.consumer AND l.resource = i.resource
+        AND l.epoch = i.epoch AND coalesce(l.session = sqlc.arg(session)::text, false) AND l.seq = i.seq
 ), gone AS (
     DELETE FROM leasegen.parked p USING dead d
-    WHERE p.consumer = sqlc.arg(consumer)::text AND p.resource = d.resource AND p.message_id = d.id
+    WHERE p.consumer = d.consumer AND p.resource = d.resource AND p.message_id = d.id
     RETURNING p.*
 )
 INSERT INTO leasegen.dead_letter (consumer, resource, message_id, topic, key, kind, payload, published_at,
@@ -103,7 +103,7 @@ INSERT INTO leasegen.dead_letter (consumer, resource, message_id, topic, key, ki
 SELECT sqlc.arg(consumer)::text, d.resource, d.id, coalesce(g.topic, d.topic), coalesce(g.key, d.key), coalesce(g.kind, d.kind),
        coalesce(g.payload, d.payload), coalesce(g.published_at, clock_timestamp()),
        coalesce(g.failed_at, clock_timestamp()), d.attempts, d.reason
-FROM dead d LEFT JOIN gone g ON g.resource = d.resource AND g.message_id = d.id
+FROM dead d FULL JOIN gone g ON g.resource = d.resource AND g.message_id = d.id
 ORDER BY d.place
 ON CONFLICT (consumer, resource, message_id) DO NOTHING;
 

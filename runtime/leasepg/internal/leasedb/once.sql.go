@@ -12,32 +12,32 @@ import (
 )
 
 const EndOnce = `-- name: EndOnce :exec
-WITH input AS (
-    SELECT unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch,
+WITH input AS MATERIALIZED ( -- as of CommitLeases
+    SELECT $2::text AS consumer, unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch,
            unnest($5::bigint[]) AS seq, unnest($6::text[]) AS key,
            unnest($7::boolean[]) AS done, unnest($8::bigint[]) AS asked
-), told AS (
-    SELECT i.resource, i.epoch, i.seq, i.key, i.done, i.asked FROM input i
-    JOIN leasegen.lease l ON l.consumer = $1::text AND l.resource = i.resource
-        AND l.epoch = i.epoch AND l.session = $2::text AND l.seq = i.seq
+), told AS MATERIALIZED (
+    SELECT i.consumer, i.resource, i.epoch, i.seq, i.key, i.done, i.asked FROM input i
+    JOIN leasegen.lease l ON l.consumer = i.consumer AND l.resource = i.resource
+        AND l.epoch = i.epoch AND coalesce(l.session = $1::text, false) AND l.seq = i.seq
 ), failed AS (
     DELETE FROM leasegen.once o USING told t
     WHERE NOT t.done AND t.asked = 0
-      AND o.consumer = $1::text AND o.key = t.key AND NOT o.done
-      AND o.session = $2::text AND o.resource = t.resource AND o.epoch = t.epoch
+      AND o.consumer = t.consumer AND o.key = t.key AND NOT o.done
+      AND o.session = $1::text AND o.resource = t.resource AND o.epoch = t.epoch
 )
 UPDATE leasegen.once o
 SET done = t.done, at = clock_timestamp(), session = NULL, resource = NULL, epoch = NULL,
     asked = CASE WHEN t.done THEN '{}' ELSE array_append(o.asked, t.asked) END
 FROM told t
 WHERE (t.done OR t.asked <> 0)
-  AND o.consumer = $1::text AND o.key = t.key AND NOT o.done
-  AND o.session = $2::text AND o.resource = t.resource AND o.epoch = t.epoch
+  AND o.consumer = t.consumer AND o.key = t.key AND NOT o.done
+  AND o.session = $1::text AND o.resource = t.resource AND o.epoch = t.epoch
 `
 
 type EndOnceParams struct {
-	Consumer  string
 	Session   string
+	Consumer  string
 	Resources []string
 	Epochs    []int64
 	Seqs      []int64
@@ -49,8 +49,8 @@ type EndOnceParams struct {
 // How executions have ended that leases of this session began.
 func (q *Queries) EndOnce(ctx context.Context, arg EndOnceParams) error {
 	_, err := q.db.Exec(ctx, EndOnce,
-		arg.Consumer,
 		arg.Session,
+		arg.Consumer,
 		arg.Resources,
 		arg.Epochs,
 		arg.Seqs,

@@ -105,20 +105,20 @@ func (q *Queries) ForeignCursors(ctx context.Context, name string) (bool, error)
 }
 
 const GiveUpRows = `-- name: GiveUpRows :exec
-WITH input AS (
-    SELECT unnest($2::text[]) AS resource, unnest($3::bigint[]) AS epoch,
+WITH input AS MATERIALIZED ( -- as of CommitLeases
+    SELECT $1::text AS consumer, unnest($2::text[]) AS resource, unnest($3::bigint[]) AS epoch,
            unnest($4::bigint[]) AS seq,
            unnest($5::bigint[]) AS id, unnest($6::int[]) AS attempts,
            unnest($7::text[]) AS reason, unnest($8::text[]) AS topic,
            unnest($9::text[]) AS key, unnest($10::text[]) AS kind,
            unnest($11::bytea[]) AS payload, generate_subscripts($5::bigint[], 1) AS place
-), dead AS (
-    SELECT i.resource, i.epoch, i.seq, i.id, i.attempts, i.reason, i.topic, i.key, i.kind, i.payload, i.place FROM input i
-    JOIN leasegen.lease l ON l.consumer = $1::text AND l.resource = i.resource
-        AND l.epoch = i.epoch AND l.session = $12::text AND l.seq = i.seq
+), dead AS MATERIALIZED (
+    SELECT i.consumer, i.resource, i.epoch, i.seq, i.id, i.attempts, i.reason, i.topic, i.key, i.kind, i.payload, i.place FROM input i
+    JOIN leasegen.lease l ON l.consumer = i.consumer AND l.resource = i.resource
+        AND l.epoch = i.epoch AND coalesce(l.session = $12::text, false) AND l.seq = i.seq
 ), gone AS (
     DELETE FROM leasegen.parked p USING dead d
-    WHERE p.consumer = $1::text AND p.resource = d.resource AND p.message_id = d.id
+    WHERE p.consumer = d.consumer AND p.resource = d.resource AND p.message_id = d.id
     RETURNING p.seq, p.consumer, p.resource, p.lane, p.message_id, p.topic, p.key, p.kind, p.payload, p.headers, p.published_at, p.attempt, p.next_at, p.failed_at, p.error, p.since
 )
 INSERT INTO leasegen.dead_letter (consumer, resource, message_id, topic, key, kind, payload, published_at,
@@ -126,7 +126,7 @@ INSERT INTO leasegen.dead_letter (consumer, resource, message_id, topic, key, ki
 SELECT $1::text, d.resource, d.id, coalesce(g.topic, d.topic), coalesce(g.key, d.key), coalesce(g.kind, d.kind),
        coalesce(g.payload, d.payload), coalesce(g.published_at, clock_timestamp()),
        coalesce(g.failed_at, clock_timestamp()), d.attempts, d.reason
-FROM dead d LEFT JOIN gone g ON g.resource = d.resource AND g.message_id = d.id
+FROM dead d FULL JOIN gone g ON g.resource = d.resource AND g.message_id = d.id
 ORDER BY d.place
 ON CONFLICT (consumer, resource, message_id) DO NOTHING
 `
@@ -237,8 +237,8 @@ func (q *Queries) ParkMissed(ctx context.Context, arg ParkMissedParams) error {
 }
 
 const ParkRows = `-- name: ParkRows :exec
-WITH input AS (
-    SELECT unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch,
+WITH input AS MATERIALIZED ( -- as of CommitLeases
+    SELECT $2::text AS consumer, unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch,
            unnest($5::bigint[]) AS seq,
            unnest($6::bigint[]) AS id, unnest($7::int[]) AS attempt,
            unnest($8::bigint[]) AS micros, unnest($9::text[]) AS error,
@@ -252,15 +252,15 @@ SELECT l.consumer, l.resource, i.lane, i.id, i.topic, i.key, i.kind, i.payload, 
        i.attempt, clock_timestamp() + i.micros::float8 * interval '1 microsecond',
        CASE WHEN i.attempt > 0 THEN clock_timestamp() END, i.error
 FROM input i
-JOIN leasegen.lease l ON l.consumer = $1::text AND l.resource = i.resource
-    AND l.epoch = i.epoch AND l.session = $2::text AND l.seq = i.seq
+JOIN leasegen.lease l ON l.consumer = i.consumer AND l.resource = i.resource
+    AND l.epoch = i.epoch AND coalesce(l.session = $1::text, false) AND l.seq = i.seq
 ORDER BY i.place
 ON CONFLICT (consumer, resource, message_id) DO NOTHING
 `
 
 type ParkRowsParams struct {
-	Consumer  string
 	Session   string
+	Consumer  string
 	Resources []string
 	Epochs    []int64
 	Seqs      []int64
@@ -279,8 +279,8 @@ type ParkRowsParams struct {
 // who look; they are handled as the table then has them.
 func (q *Queries) ParkRows(ctx context.Context, arg ParkRowsParams) error {
 	_, err := q.db.Exec(ctx, ParkRows,
-		arg.Consumer,
 		arg.Session,
+		arg.Consumer,
 		arg.Resources,
 		arg.Epochs,
 		arg.Seqs,

@@ -10,15 +10,16 @@ import (
 // The server sends whatever many entries of whatever size it is asked for, and knows no bound in bytes. So reads begin
 // with few, and ask for no more than what those before let expect.
 const (
-	fetchBytes   = 16 << 20  // about as much is read at once, whatever the limit
-	fetchUnread  = 2         // entries of a stream of which none was read yet; one tells that there are more
-	fetchLeast   = 8         // of another, however many there were the last time
-	fetchGrowth  = 4         // times as many as the last time, at most
-	fetchUnknown = 512 << 10 // of an entry, before any was read
-	fetchSmall   = 64 << 10  // and at least, of one in a stream of which none was
-	fetchSmaller = 4 << 10   // where many such streams were read no longer ago than fetchTrust
-	fetchTrust   = time.Second
-	sizesKept    = 50_000 // streams of a consumer whose sizes are remembered
+	fetchBytes   = 16 << 20    // about as much is read at once, whatever the limit
+	fetchUnread  = 2           // entries of a stream of which none was read yet; one tells that there are more
+	fetchLeast   = 8           // of another, however many there were the last time
+	fetchGrowth  = 4           // times as many as the last time, at most
+	fetchUnknown = 512 << 10   // of an entry, before any was read
+	fetchSmall   = 64 << 10    // and at least, of one in a stream of which none was
+	fetchSmaller = 4 << 10     // where many such streams were read just now
+	fetchTrust   = time.Second // how long that is so
+	fetchStreams = 256         // such streams in a round, at least, before more entries of each are read
+	sizesKept    = 50_000      // streams of a consumer whose sizes are remembered
 )
 
 // sizes are how large the entries of a consumer's streams are, as far as they were read.
@@ -82,12 +83,13 @@ func (r *ration) plan(items []*fetchedItem, s *sizes) int {
 		}
 	}
 	share := r.left / int64(max(reads, 1))
-	first := fetchUnread // entries of a stream without a size: where there are few such, more of each
+	most := fetchUnread * r.few // entries of streams without a size
+	first := fetchUnread        // of one: one read of some is less work than two of all
 	if s.largest > 0 {
-		first = min(max(fetchUnread*r.few/max(unread, 1), fetchUnread), fetchLeast)
+		first = min(max(most/max(min(unread, fetchStreams), 1), fetchUnread), fetchLeast)
 	}
 	expected := int64(0)
-	full := func() bool { return fresh > r.few || expected > r.left }
+	full := func() bool { return fresh > most || expected > r.left }
 	for i, it := range items {
 		it.now = make([]*read, len(it.reads))
 		begin, some := 0, false // some of those that were not read yet
@@ -106,8 +108,8 @@ func (r *ration) plan(items []*fetchedItem, s *sizes) int {
 				now.count = min(left, max(int(share/max(known.largest, 1)), fetchUnread), max(known.rows*fetchGrowth, fetchLeast))
 				expected += int64(now.count) * known.largest
 			} else {
-				fresh++
 				now.count = min(left, first)
+				fresh += now.count
 				expected += int64(now.count) * max(s.largest, 1<<10)
 			}
 			if it.divisible() && k > 0 && full() {
@@ -137,7 +139,7 @@ func (r *ration) spent(items []*fetchedItem, s *sizes) {
 		s.few, s.at = found, now
 		fallthrough
 	default:
-		r.few = max(r.few*2, min(found, fewOf(max(s.largest, fetchSmaller))))
+		r.few = min(max(r.few*2, found), fewOf(max(s.largest, fetchSmaller)))
 	}
 }
 

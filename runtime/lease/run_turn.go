@@ -27,7 +27,11 @@ func freshPass(f backend.Fetched) *pass {
 // add appends a batch that was read next.
 func (p *pass) add(f backend.Fetched) {
 	p.read, p.starts = append(p.read, f), append(p.starts, len(p.ms))
-	p.ms = append(p.ms, f.Messages...)
+	if p.ms == nil {
+		p.ms = f.Messages[:len(f.Messages):len(f.Messages)] // others may follow in that array
+	} else {
+		p.ms = append(p.ms, f.Messages...)
+	}
 	p.out = append(p.out, make([]outcome, len(f.Messages))...)
 }
 

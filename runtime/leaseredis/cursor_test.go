@@ -112,8 +112,13 @@ func TestPackedMessages(t *testing.T) {
 func TestRepliesThatAreNone(t *testing.T) {
 	good := "*1\r\n*2\r\n$3\r\n5-1\r\n*2\r\n$1\r\na\r\n$2\r\nbc\r\n"
 	es, err := parseEntries([]byte(good))
-	if err != nil || len(es) != 1 || es[0].at != (position{5, 1}) || string(es[0].fields[0].value) != "bc" {
+	if err != nil || len(es) != 1 || es[0].at != (position{5, 1}) {
 		t.Fatalf("%+v, %v", es, err)
+	}
+	for name, value := range es[0].fields {
+		if string(name) != "a" || string(value) != "bc" {
+			t.Errorf("field %q has %q", name, value)
+		}
 	}
 	for n := range good {
 		if es, err := parseEntries([]byte(good[:n])); err == nil {

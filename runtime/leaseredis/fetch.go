@@ -128,7 +128,7 @@ func (f *fetch) run(ctx context.Context, asked []backend.FetchItem) ([]backend.F
 		items[i] = it
 	}
 	sizes := f.r.sizesOf(f.info.Name)
-	r := ration{left: fetchBytes, few: sizes.few()}
+	r := sizes.ration()
 	pending := make([]*fetchedItem, len(items))
 	for i := range items {
 		pending[i] = &items[i]
@@ -141,7 +141,7 @@ func (f *fetch) run(ctx context.Context, asked []backend.FetchItem) ([]backend.F
 		if err := f.round(ctx, pending[:n]); err != nil {
 			return nil, err
 		}
-		r.spent(sizes.weigh(pending[:n]))
+		r.spent(pending[:n], sizes)
 		again := slices.DeleteFunc(slices.Clone(pending[:n]), (*fetchedItem).over)
 		pending = append(pending[n:], again...)
 	}
@@ -402,29 +402,26 @@ type merged struct {
 func (f *fetch) merge(it *fetchedItem) backend.Fetched {
 	out := backend.Fetched{Resource: it.Resource, Next: it.From}
 	all, more := f.ordered(it)
+	if len(all) > it.Limit {
+		all, more = all[:it.Limit], true
+	}
 	at := slices.Clone(it.at)
-	inputs := make([]merged, 0, min(len(all), it.Limit))
-	for _, m := range all {
-		if len(out.Messages) >= it.Limit {
-			more = true
-			break
-		}
+	out.Messages = make([]backend.Raw, len(all))
+	for i, m := range all {
 		in := it.ins[m.input]
 		topic := in.name
 		if f.info.Per == backend.PerTopic {
 			topic = it.Resource
 		}
-		r := m.e.raw(f.naming, in, topic, f.texts, f.maxPayload)
+		out.Messages[i] = m.e.raw(f.naming, in, topic, f.texts, f.maxPayload)
 		at[m.input] = m.e.at
-		out.Messages = append(out.Messages, r)
-		inputs = append(inputs, m)
 	}
 	if len(all) > 0 {
 		out.Next = it.from.moved(it.ins, at)
 	}
 	if f.source != nil {
 		n := make([]int64, len(it.ins))
-		for _, m := range inputs {
+		for _, m := range all {
 			n[m.input]++
 		}
 		for i, in := range it.ins {
@@ -437,11 +434,11 @@ func (f *fetch) merge(it *fetchedItem) backend.Fetched {
 		switch n {
 		case 0:
 			return from
-		case len(inputs):
+		case len(all):
 			return next
 		}
 		at := slices.Clone(it.at)
-		for _, m := range inputs[:n] {
+		for _, m := range all[:n] {
 			at[m.input] = m.e.at
 		}
 		return it.from.moved(it.ins, at)

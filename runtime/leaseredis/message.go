@@ -21,13 +21,19 @@ const (
 	fieldHeaders = "headers" // JSON, if there are any
 )
 
-// field is one of an entry, as the server has sent it.
-type field struct{ name, value []byte }
-
-// entry is one of a stream. Its fields point into the reply that it was read from.
+// entry is one of a stream.
 type entry struct {
-	at     position
-	fields []field
+	at   position
+	body []byte // names and values in turn, as the server has sent them: a part of the reply
+}
+
+// fields yields names and values, which are parts of the reply.
+func (e *entry) fields(yield func(name, value []byte) bool) {
+	for p := (reply{rest: e.body}); len(p.rest) > 0; {
+		if name, value := p.bulk(), p.bulk(); p.err != nil || !yield(name, value) {
+			return
+		}
+	}
 }
 
 // naming says which fields of an entry mean what.
@@ -70,20 +76,20 @@ func (e *entry) raw(n naming, in input, topic string, texts interned, maxPayload
 		r.PublishedAt = time.UnixMilli(int64(min(e.at.ms, lastMilli)))
 	}
 	whole := false
-	for _, f := range e.fields {
-		switch string(f.name) { // the last wins, as in a map
+	for name, value := range e.fields {
+		switch string(name) { // the last wins, as in a map
 		case n.kind:
-			r.Kind = texts.of(f.value)
+			r.Kind = texts.of(value)
 		case n.key:
-			r.Key = string(f.value)
+			r.Key = string(value)
 		case n.payload:
-			r.Payload, whole = f.value[:len(f.value):len(f.value)], true
+			r.Payload, whole = value, true
 		case fieldTopic:
 			if n.log {
-				r.Topic = texts.of(f.value)
+				r.Topic = texts.of(value)
 			}
 		case fieldHeaders:
-			if n.log && json.Unmarshal(f.value, &r.Headers) != nil {
+			if n.log && json.Unmarshal(value, &r.Headers) != nil {
 				r.Headers = nil
 			}
 		}
@@ -99,9 +105,9 @@ func (e *entry) raw(n naming, in input, topic string, texts interned, maxPayload
 
 // object is all fields as JSON.
 func (e *entry) object() []byte {
-	all := make(map[string]string, len(e.fields))
-	for _, f := range e.fields {
-		all[string(f.name)] = string(f.value)
+	all := map[string]string{}
+	for name, value := range e.fields {
+		all[string(name)] = string(value)
 	}
 	b, err := json.Marshal(all)
 	if err != nil {

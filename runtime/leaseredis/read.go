@@ -141,9 +141,8 @@ func entriesOf(reply any) ([]entry, error) {
 			return nil, errReply
 		}
 		e := entry{at: parsePosition(text(pair[0]))}
-		values := list(pair[1])
-		for i := 0; i+1 < len(values); i += 2 {
-			e.fields = append(e.fields, field{[]byte(text(values[i])), []byte(text(values[i+1]))})
+		for _, v := range texts(pair[1]) {
+			e.body = fmt.Appendf(e.body, "$%d\r\n%s\r\n", len(v), v)
 		}
 		out = append(out, e)
 	}
@@ -158,18 +157,18 @@ func parseEntries(raw []byte) ([]entry, error) {
 		return nil, p.err
 	}
 	out := make([]entry, 0, n)
-	fields := make([]field, 0, 4*n)
 	for range n {
 		if p.array() != 2 {
 			return nil, errReply
 		}
-		at, first := parsePosition(string(p.bulk())), len(fields)
-		for range p.array() / 2 {
-			if fields = append(fields, field{p.bulk(), p.bulk()}); p.err != nil {
+		at, fields := parsePosition(string(p.bulk())), p.array()
+		body := p.rest
+		for range fields {
+			if p.bulk(); p.err != nil {
 				return nil, p.err
 			}
 		}
-		out = append(out, entry{at: at, fields: fields[first:len(fields):len(fields)]})
+		out = append(out, entry{at: at, body: body[:len(body)-len(p.rest)]})
 	}
 	if p.err != nil {
 		return nil, p.err
@@ -185,6 +184,17 @@ type reply struct {
 
 // number reads a line "<sign>n"; -1 is none.
 func (p *reply) number(sign byte) int {
+	if len(p.rest) > 3 && p.rest[0] == sign { // mostly a few digits
+		n, end := 0, 1
+		for end < min(len(p.rest)-1, 10) && p.rest[end]-'0' < 10 {
+			n = 10*n + int(p.rest[end]-'0')
+			end++
+		}
+		if end > 1 && end+1 < len(p.rest) && p.rest[end] == '\r' {
+			p.rest = p.rest[end+2:]
+			return n
+		}
+	}
 	end := bytes.IndexByte(p.rest, '\r')
 	if end < 2 || p.rest[0] != sign || len(p.rest) < end+2 {
 		return p.fail(errReply)

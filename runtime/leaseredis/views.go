@@ -166,9 +166,9 @@ func (f *fill) read(ctx context.Context) error {
 // resource is the one that a message belongs to.
 func (f *fill) resource(e *entry) string {
 	key := ""
-	for _, d := range e.fields {
-		if string(d.name) == fieldKey {
-			key = string(d.value)
+	for name, value := range e.fields {
+		if string(name) == fieldKey {
+			key = string(value)
 		}
 	}
 	switch f.info.Per {

@@ -42,27 +42,28 @@ if before == attempt and tonumber(n) >= part then
 end
 if call('HEXISTS', T .. 'paused', consumer) == 1 then return grants end
 
-local excluded, without = {}, #ARGV - argi
+local excluded, without, at = {}, #ARGV - argi, int(now)
 for i = argi + 1, #ARGV do excluded[ARGV[i]] = true end
-local taken, crashed = {}, {}
-for _, resource in ipairs(call('ZRANGEBYSCORE', free_set, '-inf', int(now), 'LIMIT', 0, int(max + without))) do
+local taken, crashed, left, none = {}, {}, {}, {}
+for _, resource in ipairs(call('ZRANGEBYSCORE', free_set, '-inf', at, 'LIMIT', 0, int(max + without))) do
   if #taken == max then break end
   if not excluded[resource] then
     local key = lease_key(consumer, resource)
     local l = call('HMGET', key, unpack(fields))
-    local owner, epoch, suspicion = l[1], int(math.max(tonumber(l[2] or 0) + 1, now)), tonumber(l[4] or 0)
+    local owner, suspicion, above = l[1], tonumber(l[4] or 0), tonumber(l[2] or 0) + 1
+    local epoch, blame = above > now and int(above) or at, none
     if owner and owner ~= '' then
       if crashed[owner] == nil then
         crashed[owner] = not alive(owner) and call('HEXISTS', T .. 's:' .. owner, 'replaced') == 0
       end
       if crashed[owner] then
         suspicion = suspicion + 1
-        call('HSET', key, 'su', suspicion)
+        blame = {'su', suspicion}
       end
-      -- It let the lease expire, or its end is not noted yet: then this lease is none of what it held.
-      call('SREM', T .. 'held:' .. consumer .. ':' .. owner, resource)
+      left[owner] = left[owner] or {}
+      table.insert(left[owner], resource)
     end
-    call('HSET', key, 'o', session, 'e', epoch, 'q', 0, 'a', mine, 'at', int(now))
+    call('HSET', key, 'o', session, 'e', epoch, 'q', 0, 'a', mine, 'at', at, unpack(blame))
     if ttl > 0 then
       call('HSET', key, 'x', int(now + ttl))
       call('ZADD', free_set, int(now + ttl + grace), resource)
@@ -71,6 +72,8 @@ for _, resource in ipairs(call('ZRANGEBYSCORE', free_set, '-inf', int(now), 'LIM
     grants[#grants + 1] = grant(resource, epoch, l, suspicion)
   end
 end
+-- An owner let its lease expire, or its end is not noted yet: then this lease is none of what it held.
+for owner, resources in pairs(left) do call('SREM', T .. 'held:' .. consumer .. ':' .. owner, unpack(resources)) end
 if #taken > 0 then
   call('SADD', held_set, unpack(taken))
   if ttl == 0 then call('ZREM', free_set, unpack(taken)) end

@@ -2,6 +2,7 @@
 package faultproxy
 
 import (
+	"io"
 	"net"
 	"sync"
 	"testing"
@@ -35,7 +36,7 @@ type drop struct {
 type link struct {
 	client, server net.Conn
 	dead           chan struct{}
-	kill           func()
+	ended          sync.Once
 	lose           *drop // guarded by Proxy.mu
 }
 
@@ -72,6 +73,15 @@ func (p *Proxy) Cut() {
 	p.cut = true
 	for l := range p.links {
 		l.kill()
+	}
+}
+
+// HangUp ends all connections in order, at both ends, as proxies do that restart.
+func (p *Proxy) HangUp() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		l.end(net.Conn.Close)
 	}
 }
 
@@ -157,11 +167,6 @@ func (p *Proxy) serve(client net.Conn) {
 		return
 	}
 	l := &link{client: client, server: server, dead: make(chan struct{})}
-	l.kill = sync.OnceFunc(func() {
-		close(l.dead)
-		reset(client)
-		reset(server)
-	})
 	p.mu.Lock()
 	p.links[l] = struct{}{}
 	if p.cut || p.closed {
@@ -178,13 +183,29 @@ func (p *Proxy) serve(client net.Conn) {
 	}
 }
 
+// kill resets both connections.
+func (l *link) kill() { l.end(reset) }
+
+// end ends both connections, once.
+func (l *link) end(one func(net.Conn) error) {
+	l.ended.Do(func() {
+		close(l.dead)
+		_ = one(l.client)
+		_ = one(l.server)
+	})
+}
+
 // pump moves data from one side to the other until the link dies. inspect says
-// whether a piece may pass.
+// whether a piece may pass. One side's orderly end is passed on as such: a process that was killed ends its connections so.
 func (p *Proxy) pump(l *link, from, to net.Conn, inspect func(*link, []byte) bool) {
 	defer l.kill()
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)
+		if err == io.EOF {
+			l.end(net.Conn.Close)
+			return
+		}
 		if err != nil {
 			return
 		}
@@ -233,9 +254,9 @@ func (p *Proxy) reply(l *link, _ []byte) bool {
 }
 
 // reset closes a connection so that the other end sees a reset, not an orderly end.
-func reset(c net.Conn) {
+func reset(c net.Conn) error {
 	if tcp, ok := c.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
 	}
-	c.Close()
+	return c.Close()
 }

@@ -69,10 +69,7 @@ func (w *waiter) wait(ctx context.Context) {
 			again = min(time.Millisecond<<min(quick, 10), watchEvery)
 		}
 		if again > 0 {
-			select {
-			case <-time.After(again):
-			case <-ctx.Done():
-			}
+			ring.pause(ctx, again)
 		}
 	}
 }

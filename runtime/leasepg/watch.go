@@ -28,11 +28,16 @@ import (
 //     statement with which it waits is cancelled (Nudge). A process that lives waits again and keeps its second lock, and has as
 //     long as it takes to come back; the connection of one that died ends as the server finds that it cannot answer, and that of a
 //     frozen one after waitIdle. So no time that somebody chose separates the two.
-//   - All connections of a process that lives may end at once. It needs to come back then: to connect and to show its sign, a shared lock
-//     that its new connection takes before all else. Joining the others, durably, may then take any time. A process that would bury it
-//     does the same several times in a row, and gives it as long as that takes on the server as it is now, and graceMore. Where the connection that waits has ended without being asked it was not its process
-//     that died, mostly: a server process that waits for a lock does not notice. Then the grace is graceAlone. Where it has answered
-//     for a while its process had tried to connect in vain, and rests between two tries: for as long it has more time.
+//   - All connections of a process that lives may end at once. It needs to come back then: to connect and to show its sign, a shared
+//     lock that its new connection takes before all else. Joining the others, durably, may then take any time. A process that would bury it
+//     does the same several times in a row, and gives it as long as that takes on the server as it is now. It gives it graceMore where
+//     that is slow, or where something other than a death is likely: the server counts the connections that an operator or an error
+//     ended, and those whose process died are not among them (see ends); or several sessions are missing at once. The count may come
+//     a moment after the lock is free: the statement that buries looks at it again. Connections that the network resets count as an
+//     error's, mostly, and ones that a proxy ends in order look like a death. Where the connection that waits has ended without being
+//     asked it was not its process that died, mostly: a server process that waits for a lock does not notice. Then the grace is
+//     graceAlone. Where it has answered for a while its process had tried to connect in vain, and rests between two tries: for as long
+//     it has more time.
 //   - A process that was cut off itself leaves the others the time to come back (see early): what broke may have been the network before the
 //     server. It judges by what a look has shown just now: between two looks its connection is watched, or too short a time idle to be ended.
 //   - A process that was frozen uses no finding from before: a session is looked at again before its end in the same statement, under the lock of
@@ -44,10 +49,12 @@ const (
 	watchEvery = 400 * time.Millisecond
 	watchAgain = 10 * time.Millisecond // after the first try to connect; then after twice as long each time
 
-	// A session that was asked in vain has this time to show its sign: as long as doing that graceTimes in a row takes, graceMore, for
-	// it may wait for a processor, and watchAgain, for one try may fail.
+	// A session that was asked in vain has this time to show its sign: as long as doing that graceTimes in a row takes, and watchAgain, for
+	// one try may fail. It has graceMore where its connections alone may have been ended, or where a try takes longer than graceCalm:
+	// then it may wait for a processor.
 	graceMore  = 50 * time.Millisecond
 	graceTimes = 5
+	graceCalm  = 15 * time.Millisecond
 	// The least for one that has lost its lock and had no second one when that was seen: its next try to connect, and some time for it.
 	graceAlone = watchEvery + 100*time.Millisecond
 )
@@ -167,10 +174,13 @@ type watcher struct {
 	doomed leasedb.BuryGoneParams // who is to be buried at a time if they have not come back
 	doom   time.Time
 
-	probing chan time.Duration // what coming back takes graceTimes; nil: it is not being measured
-	took    time.Duration      // when it was measured last, with probed
+	probing chan returns // what coming back takes; nil: it is not being measured
+	takes   returns      // when it was measured last, with probed
 	probed  time.Time
 }
+
+// returns is what coming back takes: graceTimes in a row, and the slowest of them.
+type returns struct{ all, slowest time.Duration }
 
 // sighting is what was seen of a session.
 type sighting struct {
@@ -179,11 +189,16 @@ type sighting struct {
 	lost     time.Time // since when the lock with the key has been free; zero: it is held
 	alone    time.Time // since when the second one has been, too, and there was no sign
 	passed   bool      // another one was asked to judge
+	ends     int64     // how many connections to the database an operator or an error had ended when its lock was held last; -1: not known
+	broken   bool      // it may be its connections that were ended, and not its process
 }
 
 // grace is how long the session has to come back, from when it was alone.
-func (s sighting) grace(took time.Duration) time.Duration {
-	grace := took + graceMore + watchAgain
+func (s sighting) grace(takes returns) time.Duration {
+	grace := takes.all + watchAgain
+	if s.broken || takes.slowest > graceCalm {
+		grace += graceMore
+	}
 	if !s.answered {
 		grace = max(grace, graceAlone)
 	}
@@ -191,6 +206,14 @@ func (s sighting) grace(took time.Duration) time.Duration {
 		grace += min(tried, watchEvery) // it rests for as long as it has tried at most
 	}
 	return grace
+}
+
+// still is what no more connections may have been ended than for the session to be buried; -1: it does not depend on that.
+func (s sighting) still() int64 {
+	if s.broken {
+		return -1
+	}
+	return s.ends
 }
 
 // aim is what to wait for before looking: the lock with a key, or the time alone.
@@ -239,11 +262,12 @@ func (w *watcher) look(ctx context.Context, at aim) (next aim, again time.Durati
 		w.s.endFor(ctx)
 		return aim{}, 0, backend.ErrSessionLost
 	}
+	ends := around[self].Ends
 	around = slices.Delete(around, self, self+1)
 	slices.SortFunc(around, func(a, b leasedb.LookAroundRow) int { // in the order of the ring
 		return cmp.Or(cmp.Compare(rank(a.ID, id), rank(b.ID, id)), cmp.Compare(a.ID, b.ID))
 	})
-	w.note(around)
+	w.note(around, ends)
 	if again, err = w.judge(ctx, around); again > 0 || err != nil {
 		return aim{}, again, err
 	}
@@ -252,17 +276,24 @@ func (w *watcher) look(ctx context.Context, at aim) (next aim, again time.Durati
 }
 
 // note keeps what is seen of the sessions around, and forgets the others.
-func (w *watcher) note(around []leasedb.LookAroundRow) {
+func (w *watcher) note(around []leasedb.LookAroundRow, ends int64) {
 	now, seen := time.Now(), make(map[string]sighting, len(around))
+	missing := 0
+	for _, r := range around {
+		if r.Gone {
+			missing++
+		}
+	}
 	for _, r := range around {
 		was := w.seen[r.ID]
 		if r.Key != was.key {
-			was = sighting{}
+			was = sighting{ends: -1}
 		}
-		is := sighting{key: r.Key}
+		is := sighting{key: r.Key, ends: ends}
 		if r.Gone {
 			is = was
 			is.key, is.answered = r.Key, was.answered || r.Answers
+			is.broken = was.broken || ends < 0 || ends != was.ends || missing > 1
 			if is.lost.IsZero() {
 				is.lost, is.alone = now, now
 			}
@@ -332,21 +363,21 @@ func (w *watcher) judge(ctx context.Context, around []leasedb.LookAroundRow) (ag
 	}
 	w.nudged++
 	again = min(time.Millisecond<<min(w.nudged, 10), watchEvery)
-	var dead leasedb.BuryGoneParams
+	dead := leasedb.BuryGoneParams{Ends: -1}
 	for _, r := range expired {
 		dead.Ids, dead.Keys = append(dead.Ids, r.ID), append(dead.Keys, 0)
 	}
-	if took, known := w.returning(ctx, len(alone) > 0); known {
+	if takes, known := w.returning(ctx, len(alone)+len(answering) > 0); known {
 		for _, r := range alone {
 			is := w.seen[r.ID]
-			if left := is.grace(took) - time.Since(is.alone); left > 0 {
+			if left := is.grace(takes) - time.Since(is.alone); left > 0 {
 				if left <= again {
 					again, w.doom = left, time.Now().Add(left)
-					w.doomed = leasedb.BuryGoneParams{Ids: []string{r.ID}, Keys: []int64{r.Key}}
+					w.doomed = leasedb.BuryGoneParams{Ids: []string{r.ID}, Keys: []int64{r.Key}, Ends: is.still()}
 				}
 				continue
 			}
-			dead.Ids, dead.Keys = append(dead.Ids, r.ID), append(dead.Keys, r.Key)
+			dead.Ids, dead.Keys, dead.Ends = append(dead.Ids, r.ID), append(dead.Keys, r.Key), is.still()
 		}
 	}
 	if len(dead.Ids) > 0 {
@@ -402,38 +433,40 @@ const probeAgain = time.Second
 // returning tells what it takes now to connect to the server and to show a sign, graceTimes in a row, if that is known; where it is
 // wanted it is found out. One time that was quick by chance does not decide. It goes on beside the looks, so that the connection
 // with which these are made is neither idle nor unwatched for long.
-func (w *watcher) returning(ctx context.Context, wanted bool) (took time.Duration, known bool) {
+func (w *watcher) returning(ctx context.Context, wanted bool) (takes returns, known bool) {
 	if w.probing != nil {
 		select {
-		case w.took = <-w.probing:
+		case w.takes = <-w.probing:
 			w.probing, w.probed = nil, time.Now()
 		default:
-			return 0, false
+			return returns{}, false
 		}
 	}
 	if !wanted {
-		return 0, false
+		return returns{}, false
 	}
-	if !w.probed.IsZero() && time.Since(w.probed) < max(probeAgain, w.took)+watchEvery {
-		return w.took, true
+	if !w.probed.IsZero() && time.Since(w.probed) < max(probeAgain, w.takes.all)+watchEvery {
+		return w.takes, true
 	}
-	probing := make(chan time.Duration, 1)
+	probing := make(chan returns, 1)
 	w.probing = probing
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, longest)
 		defer cancel()
-		began := time.Now()
-		var err error
-		for n := 0; n < graceTimes && err == nil; n++ {
-			err = w.s.tryOut(ctx)
+		var takes returns
+		for range graceTimes {
+			began := time.Now()
+			err := w.s.tryOut(ctx)
+			took := time.Since(began)
+			takes.all, takes.slowest = takes.all+took, max(takes.slowest, took)
+			if err != nil {
+				takes.all = max(takes.all, graceTimes*graceAlone) // they could not come back either
+				break
+			}
 		}
-		took := time.Since(began)
-		if err != nil {
-			took = max(took, graceTimes*graceAlone) // they could not come back either
-		}
-		probing <- took
+		probing <- takes
 	}()
-	return 0, false
+	return returns{}, false
 }
 
 // tryOut does what a session does first that comes back.
@@ -448,6 +481,16 @@ func (s *session) tryOut(ctx context.Context) error {
 	}
 	_, _, err = s.appear(ctx, c, sessionKey(s.spec.ID, 0), true) // the lock of no connection
 	return err
+}
+
+// pause waits for d, or until it is known what coming back takes.
+func (w *watcher) pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case w.takes = <-w.probing:
+		w.probing, w.probed = nil, time.Now()
+	case <-ctx.Done():
+	}
 }
 
 // settle waits for what returning leaves behind. The context has ended.

@@ -21,6 +21,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -100,32 +101,39 @@ func TestAllConnectionsEndAtOnce(t *testing.T) {
 	kit.Equal(t, "sessions that survived the end of all their connections", survived, rounds)
 }
 
-// The same where the network resets them, which the server notices late of the one that waits, and each commit takes long:
-// what coming back costs counts, and not connecting alone.
+// The same where the network resets them or ends them in order, which the server notices late of the one that waits, and each commit
+// takes long: what coming back costs counts, and not connecting alone.
 func TestNetworkResetsKillNobody(t *testing.T) {
 	t.Parallel()
-	server := pgtest.Start(t, pgtest.Config("commit_delay", "20000"), pgtest.Config("commit_siblings", "0"))
-	be, pool := migratedAt(t, server.DB("resets"))
-	link := faultproxy.Start(t, server.Addr())
-	far := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), server.Addr(), link.Addr(), 1)), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
-	watching := kit.Join(t, be, grouped, time.Hour)
-	dead := 0
-	const rounds = 30
-	for range rounds {
-		id := kit.Join(t, far, grouped, time.Hour)
-		kit.Eventually(t, "both wait", func() bool { return waits(t, pool, id.ID) && waits(t, pool, watching.ID) })
-		pid := query[int](t, pool, firstHolder, id.ID)
-		link.Cut()
-		link.Heal()
-		kit.Eventually(t, "it is back, or lost", func() bool {
-			return state(t, pool, id.ID) == "dead" || query[int](t, pool, firstHolder, id.ID) != pid
+	for name, end := range map[string]func(*faultproxy.Proxy){
+		"reset":        func(link *faultproxy.Proxy) { link.Cut(); link.Heal() },
+		"orderly ends": (*faultproxy.Proxy).HangUp,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := pgtest.Start(t, pgtest.Config("commit_delay", "20000"), pgtest.Config("commit_siblings", "0"))
+			be, pool := migratedAt(t, server.DB("resets"))
+			link := faultproxy.Start(t, server.Addr())
+			far := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), server.Addr(), link.Addr(), 1)), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
+			watching := kit.Join(t, be, grouped, time.Hour)
+			dead := 0
+			const rounds = 30
+			for range rounds {
+				id := kit.Join(t, far, grouped, time.Hour)
+				kit.Eventually(t, "both wait", func() bool { return waits(t, pool, id.ID) && waits(t, pool, watching.ID) })
+				pid := query[int](t, pool, firstHolder, id.ID)
+				end(link)
+				kit.Eventually(t, "it is back, or lost", func() bool {
+					return state(t, pool, id.ID) == "dead" || query[int](t, pool, firstHolder, id.ID) != pid
+				})
+				if state(t, pool, id.ID) == "dead" {
+					dead++
+				}
+				kit.OK(t, id.Session.Close(t.Context()))
+			}
+			kit.Equal(t, "sessions taken for dead whose connections the network ended", dead, 0)
 		})
-		if state(t, pool, id.ID) == "dead" {
-			dead++
-		}
-		kit.OK(t, id.Session.Close(t.Context()))
 	}
-	kit.Equal(t, "sessions taken for dead whose connections the network reset", dead, 0)
 }
 
 // A session that could not come back for a while, and whose process waits on, is not dead: that it waits is what tells it from one that died.
@@ -402,6 +410,40 @@ func TestWaitingIsQuiet(t *testing.T) {
 	if strings.Contains(told, "ERROR") || strings.Contains(told, "deadlock") {
 		t.Errorf("the server logs:\n%s", told)
 	}
+}
+
+// The statement that buries a session looks again whether connections have been ended: the server may count one a moment after it has
+// freed its locks. A process that died is not counted.
+func TestEndsAreLookedAtAgain(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	q, lost := leasedb.New(pool), kit.ID()
+	ends := func() int64 {
+		return kit.Must[[]leasedb.LookAroundRow](t)(q.LookAround(t.Context(), lost))[0].Ends
+	}
+	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(1)))
+	process, _ := part{pool.Config().ConnString(), 10 * time.Minute, topical, 1, false}.start(t)
+	exec(t, pool, "DELETE FROM leasegen.lease; DELETE FROM leasegen.session")
+	exec(t, pool, `INSERT INTO leasegen.session (id, host, pid, consumers, ttl, expires_at, lock_key, backend_pid, server)
+		VALUES ($1, 'host', 1, '{}', '1 h', clock_timestamp() + '1 h', 7, 1, leasegen.incarnation())`, lost)
+	before := ends()
+	if before < 0 {
+		t.Skip("PostgreSQL 14 counts late")
+	}
+	const abandoned = "SELECT sessions_abandoned FROM pg_stat_database WHERE datname = current_database()"
+	were := query[int](t, pool, abandoned)
+	kit.OK(t, process.Kill())
+	kit.Eventually(t, "the server counts the connections of a killed process", func() bool { return query[int](t, pool, abandoned) > were })
+	kit.Equal(t, "connections ended, after a process was killed", ends(), before)
+	other := kit.Must[*pgxpool.Conn](t)(pool.Acquire(t.Context()))
+	defer other.Release()
+	exec(t, pool, "SELECT pg_terminate_backend($1)", int(other.Conn().PgConn().PID()))
+	kit.Eventually(t, "the server counts it", func() bool { return ends() == before+1 })
+	bury := func(ends int64) int {
+		return len(kit.Must[[]leasedb.BuryGoneRow](t)(q.BuryGone(t.Context(), leasedb.BuryGoneParams{Ids: []string{lost}, Keys: []int64{7}, Ends: ends})))
+	}
+	kit.Equal(t, "buried by what was seen before", bury(before), 0)
+	kit.Equal(t, "buried", bury(before+1), 1)
 }
 
 // Without a connection to wait on a session polls.

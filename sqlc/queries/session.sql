@@ -108,7 +108,7 @@ WHERE EXISTS (SELECT FROM leasegen.session s WHERE s.state = 'dead' AND s.xmin =
 -- The eight live sessions that follow one in the ring, and itself while it lives. key is 0 where there is no lock.
 -- proves: when the lock is free, that is for the end of the connection that held it. gone: it is free. answers: it is, and the
 -- second lock is held by another connection of the same role. comes: it is, and a connection comes back with the session's sign.
--- remaining: seconds until the session expires.
+-- remaining: seconds until the session expires. ends, in the row of its own: Ends.
 SELECT g.id, coalesce(g.lock_key, 0)::bigint AS key,
        (g.lock_key IS NOT NULL AND (g.advisory OR g.server = leasegen.incarnation()))::boolean AS proves,
        g.gone::boolean AS gone,
@@ -118,7 +118,8 @@ SELECT g.id, coalesce(g.lock_key, 0)::bigint AS key,
        CASE WHEN g.gone THEN EXISTS (
            SELECT FROM leasegen.lock_holders(hashtextextended('leasegen.back/' || g.id, 0)) h
            WHERE NOT h.exclusive AND coalesce(h.role = g.role, true)) ELSE false END::boolean AS comes,
-       extract(epoch FROM CASE WHEN g.advisory THEN g.ttl ELSE g.expires_at - clock_timestamp() END)::float8 AS remaining
+       extract(epoch FROM CASE WHEN g.advisory THEN g.ttl ELSE g.expires_at - clock_timestamp() END)::float8 AS remaining,
+       0::bigint AS ends
 FROM (
     SELECT n.*, leasegen.lock_gone(n.lock_key, n.server, n.advisory, n.backend_pid, n.role) AS gone FROM (
         (SELECT s.id, s.expires_at, s.ttl, s.lock_key, s.server, s.advisory, s.backend_pid, s.role FROM leasegen.session s
@@ -131,16 +132,26 @@ FROM (
     OFFSET 0 -- lock_gone is asked once
 ) g
 UNION ALL
-SELECT s.id, 0, false, false, false, false, 0 FROM leasegen.session s WHERE s.id = sqlc.arg(id)::text AND s.state = 'live';
+SELECT s.id, 0, false, false, false, false, 0,
+       -- Connections to the database that an operator or an error ended: not those whose process died. -1: the server tells late.
+       CASE WHEN current_setting('server_version_num')::int < 150000 THEN -1
+            ELSE pg_stat_get_db_sessions_killed(d.oid) + pg_stat_get_db_sessions_fatal(d.oid) END
+FROM leasegen.session s JOIN pg_catalog.pg_database d ON d.datname = current_database()
+WHERE s.id = sqlc.arg(id)::text AND s.state = 'live';
 
 -- name: BuryGone :many
 -- Buries sessions that have expired, and those whose connection with the key given has ended, and with it the one that
--- holds their second lock. One that has come back has another key, one that is about to has its sign.
+-- holds their second lock. One that has come back has another key, one that is about to has its sign. ends, where it is not -1: as
+-- LookAround told it; with another value by now none is buried that has not expired.
 SELECT b.id::text AS id, b.host::text AS host, b.pid::int AS pid, b.expired::boolean AS expired
 FROM (SELECT unnest(sqlc.arg(ids)::text[]) AS id, unnest(sqlc.arg(keys)::bigint[]) AS key) k
 JOIN leasegen.session s ON s.id = k.id AND s.state = 'live'
     AND (s.expires_at < clock_timestamp()
-         OR s.lock_key = k.key AND NOT EXISTS (
+         OR s.lock_key = k.key
+         AND (sqlc.arg(ends)::bigint < 0 OR sqlc.arg(ends)::bigint = (
+             SELECT pg_stat_get_db_sessions_killed(d.oid) + pg_stat_get_db_sessions_fatal(d.oid)
+             FROM pg_catalog.pg_database d WHERE d.datname = current_database()))
+         AND NOT EXISTS (
              SELECT FROM (VALUES ('leasegen.second/'), ('leasegen.back/')) n (name)
              CROSS JOIN LATERAL leasegen.lock_holders(hashtextextended(n.name || s.id, 0)) h
              WHERE NOT h.exclusive AND coalesce(h.role = s.role, true)))

@@ -35,7 +35,11 @@ SELECT b.id::text AS id, b.host::text AS host, b.pid::int AS pid, b.expired::boo
 FROM (SELECT unnest($1::text[]) AS id, unnest($2::bigint[]) AS key) k
 JOIN leasegen.session s ON s.id = k.id AND s.state = 'live'
     AND (s.expires_at < clock_timestamp()
-         OR s.lock_key = k.key AND NOT EXISTS (
+         OR s.lock_key = k.key
+         AND ($3::bigint < 0 OR $3::bigint = (
+             SELECT pg_stat_get_db_sessions_killed(d.oid) + pg_stat_get_db_sessions_fatal(d.oid)
+             FROM pg_catalog.pg_database d WHERE d.datname = current_database()))
+         AND NOT EXISTS (
              SELECT FROM (VALUES ('leasegen.second/'), ('leasegen.back/')) n (name)
              CROSS JOIN LATERAL leasegen.lock_holders(hashtextextended(n.name || s.id, 0)) h
              WHERE NOT h.exclusive AND coalesce(h.role = s.role, true)))
@@ -45,6 +49,7 @@ CROSS JOIN LATERAL leasegen.bury_sessions(ARRAY[s.id]) b
 type BuryGoneParams struct {
 	Ids  []string
 	Keys []int64
+	Ends int64
 }
 
 type BuryGoneRow struct {
@@ -55,9 +60,10 @@ type BuryGoneRow struct {
 }
 
 // Buries sessions that have expired, and those whose connection with the key given has ended, and with it the one that
-// holds their second lock. One that has come back has another key, one that is about to has its sign.
+// holds their second lock. One that has come back has another key, one that is about to has its sign. ends, where it is not -1: as
+// LookAround told it; with another value by now none is buried that has not expired.
 func (q *Queries) BuryGone(ctx context.Context, arg BuryGoneParams) ([]BuryGoneRow, error) {
-	rows, err := q.db.Query(ctx, BuryGone, arg.Ids, arg.Keys)
+	rows, err := q.db.Query(ctx, BuryGone, arg.Ids, arg.Keys, arg.Ends)
 	if err != nil {
 		return nil, err
 	}
@@ -268,7 +274,8 @@ SELECT g.id, coalesce(g.lock_key, 0)::bigint AS key,
        CASE WHEN g.gone THEN EXISTS (
            SELECT FROM leasegen.lock_holders(hashtextextended('leasegen.back/' || g.id, 0)) h
            WHERE NOT h.exclusive AND coalesce(h.role = g.role, true)) ELSE false END::boolean AS comes,
-       extract(epoch FROM CASE WHEN g.advisory THEN g.ttl ELSE g.expires_at - clock_timestamp() END)::float8 AS remaining
+       extract(epoch FROM CASE WHEN g.advisory THEN g.ttl ELSE g.expires_at - clock_timestamp() END)::float8 AS remaining,
+       0::bigint AS ends
 FROM (
     SELECT n.id, n.expires_at, n.ttl, n.lock_key, n.server, n.advisory, n.backend_pid, n.role, leasegen.lock_gone(n.lock_key, n.server, n.advisory, n.backend_pid, n.role) AS gone FROM (
         (SELECT s.id, s.expires_at, s.ttl, s.lock_key, s.server, s.advisory, s.backend_pid, s.role FROM leasegen.session s
@@ -281,7 +288,12 @@ FROM (
     OFFSET 0 -- lock_gone is asked once
 ) g
 UNION ALL
-SELECT s.id, 0, false, false, false, false, 0 FROM leasegen.session s WHERE s.id = $1::text AND s.state = 'live'
+SELECT s.id, 0, false, false, false, false, 0,
+       -- Connections to the database that an operator or an error ended: not those whose process died. -1: the server tells late.
+       CASE WHEN current_setting('server_version_num')::int < 150000 THEN -1
+            ELSE pg_stat_get_db_sessions_killed(d.oid) + pg_stat_get_db_sessions_fatal(d.oid) END
+FROM leasegen.session s JOIN pg_catalog.pg_database d ON d.datname = current_database()
+WHERE s.id = $1::text AND s.state = 'live'
 `
 
 type LookAroundRow struct {
@@ -292,12 +304,13 @@ type LookAroundRow struct {
 	Answers   bool
 	Comes     bool
 	Remaining float64
+	Ends      int64
 }
 
 // The eight live sessions that follow one in the ring, and itself while it lives. key is 0 where there is no lock.
 // proves: when the lock is free, that is for the end of the connection that held it. gone: it is free. answers: it is, and the
 // second lock is held by another connection of the same role. comes: it is, and a connection comes back with the session's sign.
-// remaining: seconds until the session expires.
+// remaining: seconds until the session expires. ends, in the row of its own: Ends.
 func (q *Queries) LookAround(ctx context.Context, id string) ([]LookAroundRow, error) {
 	rows, err := q.db.Query(ctx, LookAround, id)
 	if err != nil {
@@ -315,6 +328,7 @@ func (q *Queries) LookAround(ctx context.Context, id string) ([]LookAroundRow, e
 			&i.Answers,
 			&i.Comes,
 			&i.Remaining,
+			&i.Ends,
 		); err != nil {
 			return nil, err
 		}

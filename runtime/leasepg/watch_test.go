@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/faultproxy"
@@ -416,14 +417,11 @@ func TestWaitingIsQuiet(t *testing.T) {
 // freed its locks. A process that died is not counted.
 func TestEndsAreLookedAtAgain(t *testing.T) {
 	t.Parallel()
-	be, pool := migrated(t)
+	_, pool := migrated(t)
 	q, lost := leasedb.New(pool), kit.ID()
 	ends := func() int64 {
 		return kit.Must[[]leasedb.LookAroundRow](t)(q.LookAround(t.Context(), lost))[0].Ends
 	}
-	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(1)))
-	process, _ := part{pool.Config().ConnString(), 10 * time.Minute, topical, 1, false}.start(t)
-	exec(t, pool, "DELETE FROM leasegen.lease; DELETE FROM leasegen.session")
 	exec(t, pool, `INSERT INTO leasegen.session (id, host, pid, consumers, ttl, expires_at, lock_key, backend_pid, server)
 		VALUES ($1, 'host', 1, '{}', '1 h', clock_timestamp() + '1 h', 7, 1, leasegen.incarnation())`, lost)
 	before := ends()
@@ -432,8 +430,9 @@ func TestEndsAreLookedAtAgain(t *testing.T) {
 	}
 	const abandoned = "SELECT sessions_abandoned FROM pg_stat_database WHERE datname = current_database()"
 	were := query[int](t, pool, abandoned)
-	kit.OK(t, process.Kill())
-	kit.Eventually(t, "the server counts the connections of a killed process", func() bool { return query[int](t, pool, abandoned) > were })
+	killed := kit.Must[*pgx.Conn](t)(pgx.Connect(t.Context(), pool.Config().ConnString()))
+	kit.OK(t, killed.PgConn().Conn().Close()) // as the kernel does for a killed process
+	kit.Eventually(t, "the server counts the connection of a killed process", func() bool { return query[int](t, pool, abandoned) > were })
 	kit.Equal(t, "connections ended, after a process was killed", ends(), before)
 	other := kit.Must[*pgxpool.Conn](t)(pool.Acquire(t.Context()))
 	defer other.Release()

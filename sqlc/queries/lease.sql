@@ -134,17 +134,17 @@ WHERE p.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::t
 ORDER BY p.resource, p.lane;
 
 -- name: ReleaseLeases :execrows
-WITH own AS (
-    SELECT l.resource FROM leasegen.lease l
-    JOIN (SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch) i
-      ON i.resource = l.resource AND i.epoch = l.epoch
-    WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
+WITH given AS MATERIALIZED ( -- as of CommitLeases
+    SELECT sqlc.arg(consumer)::text AS consumer, unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch
+), own AS MATERIALIZED (
+    SELECT g.* FROM given g JOIN leasegen.lease l ON l.consumer = g.consumer AND l.resource = g.resource AND l.epoch = g.epoch
+    WHERE coalesce(l.session = sqlc.arg(session)::text, false)
     ORDER BY l.resource FOR NO KEY UPDATE OF l
 )
 UPDATE leasegen.lease l SET session = NULL
-FROM (SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch) i
+FROM own o
 WHERE (SELECT count(*) FROM own) > 0 -- all are locked, in their order, before one is changed
-  AND l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text AND l.resource = i.resource AND l.epoch = i.epoch;
+  AND l.consumer = o.consumer AND l.resource = o.resource;
 
 -- name: OwnedLeases :many
 SELECT l.resource, l.epoch FROM leasegen.lease l
@@ -152,17 +152,17 @@ WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::t
 
 -- name: RetireStreams :exec
 -- Streams rest whatever there is of them, until RouseStreams has looked.
-WITH own AS (
-    SELECT l.resource FROM leasegen.lease l
-    JOIN (SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch) i
-      ON i.resource = l.resource AND i.epoch = l.epoch
-    WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
+WITH given AS MATERIALIZED ( -- as of CommitLeases
+    SELECT sqlc.arg(consumer)::text AS consumer, unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch
+), own AS MATERIALIZED (
+    SELECT g.* FROM given g JOIN leasegen.lease l ON l.consumer = g.consumer AND l.resource = g.resource AND l.epoch = g.epoch
+    WHERE coalesce(l.session = sqlc.arg(session)::text, false)
     ORDER BY l.resource FOR NO KEY UPDATE OF l
 )
 UPDATE leasegen.lease l SET session = NULL, wanted = false, rested_at = clock_timestamp()
-FROM (SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch) i
+FROM own o
 WHERE (SELECT count(*) FROM own) > 0 -- all are locked, in their order, before one is changed
-  AND l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text AND l.resource = i.resource AND l.epoch = i.epoch;
+  AND l.consumer = o.consumer AND l.resource = o.resource;
 
 -- name: RouseStreams :exec
 -- After the transaction of RetireStreams: a stream is wanted again when messages are there that its cursor
@@ -190,19 +190,19 @@ SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text) WHERE EXISTS 
 
 -- name: RenewLeases :many
 -- Leases that expire one by one go on from the server's present, unless their time is over.
-WITH own AS (
-    SELECT l.resource FROM leasegen.lease l
-    JOIN (SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch) i
-      ON i.resource = l.resource AND i.epoch = l.epoch
-    WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
+WITH given AS MATERIALIZED ( -- as of CommitLeases
+    SELECT sqlc.arg(consumer)::text AS consumer, unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch
+), own AS MATERIALIZED (
+    SELECT g.* FROM given g JOIN leasegen.lease l ON l.consumer = g.consumer AND l.resource = g.resource AND l.epoch = g.epoch
+    WHERE coalesce(l.session = sqlc.arg(session)::text, false)
       AND EXISTS (SELECT FROM leasegen.session s
                   WHERE s.id = sqlc.arg(session)::text AND s.state = 'live' AND s.expires_at > clock_timestamp())
     ORDER BY l.resource FOR NO KEY UPDATE OF l
 )
 UPDATE leasegen.lease l SET expires_at = clock_timestamp() + sqlc.arg(ttl)::interval
-FROM (SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch) i
+FROM own o
 WHERE (SELECT count(*) FROM own) > 0 -- all are locked, in their order, before one is changed
-  AND l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text AND l.resource = i.resource AND l.epoch = i.epoch
+  AND l.consumer = o.consumer AND l.resource = o.resource
   AND l.expires_at > clock_timestamp()
 RETURNING l.resource;
 

@@ -262,32 +262,32 @@ func (q *Queries) OwnedLeases(ctx context.Context, arg OwnedLeasesParams) ([]Own
 }
 
 const ReleaseLeases = `-- name: ReleaseLeases :execrows
-WITH own AS (
-    SELECT l.resource FROM leasegen.lease l
-    JOIN (SELECT unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch) i
-      ON i.resource = l.resource AND i.epoch = l.epoch
-    WHERE l.consumer = $1::text AND l.session = $2::text
+WITH given AS MATERIALIZED ( -- as of CommitLeases
+    SELECT $1::text AS consumer, unnest($2::text[]) AS resource, unnest($3::bigint[]) AS epoch
+), own AS MATERIALIZED (
+    SELECT g.consumer, g.resource, g.epoch FROM given g JOIN leasegen.lease l ON l.consumer = g.consumer AND l.resource = g.resource AND l.epoch = g.epoch
+    WHERE coalesce(l.session = $4::text, false)
     ORDER BY l.resource FOR NO KEY UPDATE OF l
 )
 UPDATE leasegen.lease l SET session = NULL
-FROM (SELECT unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch) i
+FROM own o
 WHERE (SELECT count(*) FROM own) > 0 -- all are locked, in their order, before one is changed
-  AND l.consumer = $1::text AND l.session = $2::text AND l.resource = i.resource AND l.epoch = i.epoch
+  AND l.consumer = o.consumer AND l.resource = o.resource
 `
 
 type ReleaseLeasesParams struct {
 	Consumer  string
-	Session   string
 	Resources []string
 	Epochs    []int64
+	Session   string
 }
 
 func (q *Queries) ReleaseLeases(ctx context.Context, arg ReleaseLeasesParams) (int64, error) {
 	result, err := q.db.Exec(ctx, ReleaseLeases,
 		arg.Consumer,
-		arg.Session,
 		arg.Resources,
 		arg.Epochs,
+		arg.Session,
 	)
 	if err != nil {
 		return 0, err
@@ -296,19 +296,19 @@ func (q *Queries) ReleaseLeases(ctx context.Context, arg ReleaseLeasesParams) (i
 }
 
 const RenewLeases = `-- name: RenewLeases :many
-WITH own AS (
-    SELECT l.resource FROM leasegen.lease l
-    JOIN (SELECT unnest($4::text[]) AS resource, unnest($5::bigint[]) AS epoch) i
-      ON i.resource = l.resource AND i.epoch = l.epoch
-    WHERE l.consumer = $2::text AND l.session = $3::text
+WITH given AS MATERIALIZED ( -- as of CommitLeases
+    SELECT $2::text AS consumer, unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch
+), own AS MATERIALIZED (
+    SELECT g.consumer, g.resource, g.epoch FROM given g JOIN leasegen.lease l ON l.consumer = g.consumer AND l.resource = g.resource AND l.epoch = g.epoch
+    WHERE coalesce(l.session = $5::text, false)
       AND EXISTS (SELECT FROM leasegen.session s
-                  WHERE s.id = $3::text AND s.state = 'live' AND s.expires_at > clock_timestamp())
+                  WHERE s.id = $5::text AND s.state = 'live' AND s.expires_at > clock_timestamp())
     ORDER BY l.resource FOR NO KEY UPDATE OF l
 )
 UPDATE leasegen.lease l SET expires_at = clock_timestamp() + $1::interval
-FROM (SELECT unnest($4::text[]) AS resource, unnest($5::bigint[]) AS epoch) i
+FROM own o
 WHERE (SELECT count(*) FROM own) > 0 -- all are locked, in their order, before one is changed
-  AND l.consumer = $2::text AND l.session = $3::text AND l.resource = i.resource AND l.epoch = i.epoch
+  AND l.consumer = o.consumer AND l.resource = o.resource
   AND l.expires_at > clock_timestamp()
 RETURNING l.resource
 `
@@ -316,9 +316,9 @@ RETURNING l.resource
 type RenewLeasesParams struct {
 	Ttl       time.Duration
 	Consumer  string
-	Session   string
 	Resources []string
 	Epochs    []int64
+	Session   string
 }
 
 // Leases that expire one by one go on from the server's present, unless their time is over.
@@ -326,9 +326,9 @@ func (q *Queries) RenewLeases(ctx context.Context, arg RenewLeasesParams) ([]str
 	rows, err := q.db.Query(ctx, RenewLeases,
 		arg.Ttl,
 		arg.Consumer,
-		arg.Session,
 		arg.Resources,
 		arg.Epochs,
+		arg.Session,
 	)
 	if err != nil {
 		return nil, err
@@ -349,33 +349,33 @@ func (q *Queries) RenewLeases(ctx context.Context, arg RenewLeasesParams) ([]str
 }
 
 const RetireStreams = `-- name: RetireStreams :exec
-WITH own AS (
-    SELECT l.resource FROM leasegen.lease l
-    JOIN (SELECT unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch) i
-      ON i.resource = l.resource AND i.epoch = l.epoch
-    WHERE l.consumer = $1::text AND l.session = $2::text
+WITH given AS MATERIALIZED ( -- as of CommitLeases
+    SELECT $1::text AS consumer, unnest($2::text[]) AS resource, unnest($3::bigint[]) AS epoch
+), own AS MATERIALIZED (
+    SELECT g.consumer, g.resource, g.epoch FROM given g JOIN leasegen.lease l ON l.consumer = g.consumer AND l.resource = g.resource AND l.epoch = g.epoch
+    WHERE coalesce(l.session = $4::text, false)
     ORDER BY l.resource FOR NO KEY UPDATE OF l
 )
 UPDATE leasegen.lease l SET session = NULL, wanted = false, rested_at = clock_timestamp()
-FROM (SELECT unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch) i
+FROM own o
 WHERE (SELECT count(*) FROM own) > 0 -- all are locked, in their order, before one is changed
-  AND l.consumer = $1::text AND l.session = $2::text AND l.resource = i.resource AND l.epoch = i.epoch
+  AND l.consumer = o.consumer AND l.resource = o.resource
 `
 
 type RetireStreamsParams struct {
 	Consumer  string
-	Session   string
 	Resources []string
 	Epochs    []int64
+	Session   string
 }
 
 // Streams rest whatever there is of them, until RouseStreams has looked.
 func (q *Queries) RetireStreams(ctx context.Context, arg RetireStreamsParams) error {
 	_, err := q.db.Exec(ctx, RetireStreams,
 		arg.Consumer,
-		arg.Session,
 		arg.Resources,
 		arg.Epochs,
+		arg.Session,
 	)
 	return err
 }

@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -30,7 +31,7 @@ import (
 var shared = childproc.Shared{Package: "redistest"}
 
 var (
-	server = childproc.Once(&shared, func() (*Server, error) { return Launch() })
+	server = childproc.Once(&shared, func() (*Server, error) { return Launch(func(s *Server) { s.patient = true }) })
 	// None of its nodes ends: one that does not answer for seconds waits for a busy machine, and a replica in its place
 	// would cost leases and messages.
 	cluster = childproc.Once(&shared, func() (*Cluster, error) { return LaunchCluster(Config("cluster-node-timeout", "60000")) })
@@ -95,7 +96,11 @@ func Start(t testing.TB, opts ...Option) *Server {
 // Client is a client of the server as user default, closed when the test ends.
 func (s *Server) Client(t testing.TB) *redis.Client {
 	t.Helper()
-	return closing(t, redis.NewClient(&redis.Options{Addr: s.Addr()}))
+	o := &redis.Options{Addr: s.Addr()}
+	if s.patient {
+		o.ReadTimeout = 20 * time.Second
+	}
+	return closing(t, redis.NewClient(o))
 }
 
 // User creates, or replaces, a user with only what the rules grant ("~app:*", "+get",

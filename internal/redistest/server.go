@@ -24,6 +24,7 @@ type Server struct {
 	bin     string
 	config  []string // lines of redis.conf
 	cluster bool
+	patient bool // its clients wait long for an answer: many tests share it
 }
 
 // Option configures a server, or every node of a cluster.

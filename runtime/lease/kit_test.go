@@ -84,7 +84,7 @@ func start(t *testing.T, r runner) (stop func()) {
 
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !f(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); !f(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("timed out: %s", what)
 		}

@@ -107,7 +107,7 @@ func run(t testing.TB, be lease.Backend, x *traced, h ...lease.Handler) (done fu
 
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !f(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(3 * time.Minute); !f(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("never: %s", what)
 		}

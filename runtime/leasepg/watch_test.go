@@ -296,7 +296,8 @@ func TestWaitsOnNoOtherServer(t *testing.T) {
 	for _, server := range []string{"a standby", "another history"} {
 		astray.Store(true)
 		exec(t, pool, "SELECT pg_terminate_backend(("+secondHolder+"))", id)
-		for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		told := func() bool { return strings.Contains(log.String(), "no connection waits") }
+		for began := time.Now(); time.Since(began) < 1500*time.Millisecond || !told() && time.Since(began) < time.Minute; time.Sleep(5 * time.Millisecond) {
 			if waits(t, other, id) && dialed.Load() > 0 {
 				time.Sleep(50 * time.Millisecond) // it is there for a moment
 				kit.Equal(t, "waits on "+server, waits(t, other, id), false)
@@ -369,16 +370,19 @@ func TestWhoWasCutOffWaits(t *testing.T) {
 	link := faultproxy.Start(t, pgtest.Shared(t).Addr())
 	far := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), pgtest.Shared(t).Addr(), link.Addr(), 1)),
 		leasepg.WithLogger(slog.New(slog.DiscardHandler)))
-	const ttl = 9 * time.Second
-	watching := kit.Join(t, be, grouped, ttl)
+	const ttl = 15 * time.Second
 	id := kit.Join(t, far, grouped, time.Hour)
+	watching := kit.Join(t, be, grouped, ttl)
 	kit.Eventually(t, "both wait", func() bool { return waits(t, pool, id.ID) && waits(t, pool, watching.ID) })
 	pid := query[int](t, pool, firstHolder, watching.ID)
 	link.Cut()
 	exec(t, pool, "SELECT pg_terminate_backend(pid) FROM (SELECT ("+firstHolder+") UNION ALL "+secondHolder+") h (pid)", watching.ID)
 	kit.Eventually(t, "the watcher is back", func() bool { return query[int](t, pool, firstHolder, watching.ID) != pid })
 	back := time.Now()
-	kit.Eventually(t, "the other is found dead", func() bool { return state(t, pool, id.ID) == "dead" })
+	kit.Eventually(t, "the other is found dead", func() bool {
+		kit.OK(t, watching.Session.Heartbeat(t.Context()))
+		return state(t, pool, id.ID) == "dead"
+	})
 	if took := time.Since(back); took < ttl/3-time.Second {
 		t.Errorf("who was cut off itself judges after %v, a third of the TTL is %v", took, ttl/3)
 	}

@@ -54,7 +54,7 @@ func Patience(t testing.TB) time.Duration {
 	if v, ok := t.(interface{ Patience() time.Duration }); ok {
 		return v.Patience() // a mutant is not worth a long wait
 	}
-	return time.Minute
+	return 3 * time.Minute
 }
 
 // Eventually polls until done.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/childproc"
 	"github.com/leasegen/leasegen/internal/fleet"
+	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -260,9 +262,12 @@ const crashed = `crashed="true"`
 const quick = 3 * time.Second
 
 // takenOver presses a button that ends a replica's work, and holds the others to the time in which they have what it owned. Where
-// something else kept the machine busy in between, it brings the replica back and tries again: once they are that quick.
+// something else kept the machine busy in between, it brings the replica back and tries again: once they are that quick, or bare
+// requests show that the machine is too slow to tell.
 func (s *visitor) takenOver(button, name, back string, within time.Duration) {
 	s.Helper()
+	bare := pace.Beside(s, func(ctx context.Context) error { _, err := s.be.Members(ctx, "billing"); return err })
+	defer bare.Stop()
 	for began := time.Now(); ; {
 		var owned map[string]string
 		s.until(name+" owns topics", func() bool { owned = s.owned(name); return len(owned) > 0 })
@@ -284,7 +289,8 @@ func (s *visitor) takenOver(button, name, back string, within time.Duration) {
 			return
 		}
 		if time.Since(began) > time.Minute {
-			s.Fatalf("after %s of %s it took others %v, and never less than %v, to have what it owned", button, name, took, within)
+			bare.Within(s, "taking over after "+button+" of "+name, took, within)
+			return
 		}
 		s.pressed(back, name)
 		s.shared(3)

@@ -17,26 +17,34 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
-// A lease that changes hands waits for the disk once, in its next owner's transaction: on a server where that takes a tenth of a second,
-// a handover takes less than two commits of a bare row.
+// A lease that changes hands waits for the disk once, in its next owner's transaction: on a server where that takes a tenth of a second
+// longer, a handover takes as much longer as one commit of a bare row, and less than two.
 func TestHandoverWaitsForTheDiskOnce(t *testing.T) {
 	t.Parallel()
-	slow := pgtest.Start(t, pgtest.Config("commit_delay", "100000"), pgtest.Config("commit_siblings", "0"))
+	slow := pgtest.Start(t, pgtest.Config("commit_siblings", "0"))
 	be, pool := migratedAt(t, slow.DB("handover"))
 	exec(t, pool, "CREATE TABLE bare (n int); INSERT INTO bare VALUES (0)")
-	fastest := func(enough time.Duration, before, what func()) time.Duration { // the machine may be busy
-		best := time.Hour
-		for i := 0; i < 5 || i < 20 && best >= enough; i++ {
-			before()
-			began := time.Now()
-			what()
-			best = min(best, time.Since(began))
+	longer := func(before, what func()) time.Duration {
+		var best [2]time.Duration // the machine may be busy
+		for i, delay := range []string{"0", "100000"} {
+			exec(t, pool, "ALTER SYSTEM SET commit_delay = "+delay)
+			exec(t, pool, "SELECT pg_reload_conf()")
+			kit.Eventually(t, "each connection has read it", func() bool {
+				return query[string](t, open(t, pool.Config().ConnString()), "SELECT setting FROM pg_settings WHERE name = 'commit_delay'") == delay
+			})
+			best[i] = time.Hour
+			for range 5 {
+				before()
+				began := time.Now()
+				what()
+				best[i] = min(best[i], time.Since(began))
+			}
 		}
-		return best
+		return best[1] - best[0]
 	}
-	bare := fastest(time.Hour, func() {}, func() { exec(t, pool, "UPDATE bare SET n = n + 1") })
-	if bare < 100*time.Millisecond {
-		t.Fatalf("a commit took %v: this server does not wait for its disk", bare)
+	bare := longer(func() {}, func() { exec(t, pool, "UPDATE bare SET n = n + 1") })
+	if bare < 50*time.Millisecond {
+		t.Fatalf("a commit took %v longer: this server does not wait for its disk", bare)
 	}
 	for name, how := range map[string]struct {
 		info  backend.ConsumerInfo
@@ -48,7 +56,7 @@ func TestHandoverWaitsForTheDiskOnce(t *testing.T) {
 			kit.OK(t, be.Register(t.Context(), topical, []string{"x"}))
 			g := a.Takes()
 			var next *kit.Actor
-			took := fastest(bare*3/2, func() { next = kit.Open(t, be, spec, how.info) }, func() {
+			took := longer(func() { next = kit.Open(t, be, spec, how.info) }, func() {
 				if how.close {
 					kit.OK(t, a.Session.Close(t.Context()))
 				} else {
@@ -57,8 +65,8 @@ func TestHandoverWaitsForTheDiskOnce(t *testing.T) {
 				a = next
 				g = a.Takes()
 			})
-			if took < bare*3/4 || took >= bare*3/2 {
-				t.Errorf("a handover took %v, and a bare commit %v", took, bare)
+			if took < bare/2 || took >= bare*3/2 {
+				t.Errorf("where a commit takes %v longer, a handover takes %v longer", bare, took)
 			}
 			a.Releases(g.Ref)
 		})
@@ -148,11 +156,14 @@ func TestStandbyHasRehearsed(t *testing.T) {
 			pool.Reset() // another connection, which has run no statement
 			a.Surveys()
 			rehearsed := prepared(t, pool)
-			for name, n := range map[string]int64{"AcquireLeases": 6, "GrantedLanes": 6, "Horizon": 6, readBy[info.Per]: 1} {
-				if rehearsed[name] < n {
-					t.Errorf("%s was planned %d times on a standby's connection, want %d", name, rehearsed[name], n)
+			for _, name := range []string{"AcquireLeases", "GrantedLanes", "Horizon", readBy[info.Per]} {
+				if rehearsed[name] == 0 {
+					t.Errorf("%s was not run on a standby's connection", name)
 				}
 			}
+			// With a generic plan once is enough. A custom one would be made again in the takeover.
+			kit.Equal(t, "statements with a plan of their arguments", query[int](t, pool, `SELECT count(*) FROM pg_prepared_statements
+				WHERE custom_plans > 0 AND statement ~ '-- name: (AcquireLeases|GrantedLanes|Horizon|Fetch)'`), 0)
 			kit.OK(t, owner.Session.Close(t.Context()))
 			gs := a.Acquires(1000)
 			if len(gs) == 0 {
@@ -251,6 +262,6 @@ func TestRehearsalsAreApart(t *testing.T) {
 	pool := openMax(t, from.Config().ConnString(), 1)
 	a := kit.Join(t, leasepg.New(pool), topical, time.Hour)
 	a.Surveys()
-	kit.Equal(t, "plans", prepared(t, pool)["AcquireLeases"] >= 6, true)
+	kit.Equal(t, "it was run", prepared(t, pool)["AcquireLeases"] > 0, true)
 	kit.OK(t, tx.Rollback(t.Context()))
 }

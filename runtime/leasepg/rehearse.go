@@ -16,9 +16,6 @@ import (
 // process that takes over has run none of the statements that this needs, and would spend most of a handover on that. So it runs
 // each while there is time, in a way that finds no row.
 
-// rehearsals is how often a statement is run whose plan depends on its arguments: then the server has settled on a plan.
-const rehearsals = 6
-
 // rehearsed marks a connection on which statements were run. They depend on the schema and, those that read, on what owns.
 type rehearsed struct {
 	schema string
@@ -64,7 +61,7 @@ func (o *owner) scenes(ctx context.Context, c *pgx.Conn, consumers []string) (sc
 		return !was
 	}
 	if first(0) {
-		scenes = o.acquisitions(ctx, c)
+		scenes = append(scenes, o.nothing(ctx, c))
 	}
 	for _, name := range consumers {
 		if per, ok := o.reads.Load(name); ok && first(per.(backend.Per)) {
@@ -82,7 +79,7 @@ func (s *session) rehearse(ctx context.Context) {
 		}
 		scenes := [][]step{append(s.ss.closing(ctx, "", []string{}), func(q *leasedb.Queries) error { return q.Unlock(ctx, []int64{}) }, hasty(ctx))}
 		if s.spec.Advisory {
-			scenes = append(scenes, s.ss.acquisitions(ctx, c)...)
+			scenes = append(scenes, s.ss.nothing(ctx, c))
 		}
 		s.ss.perform(ctx, c, scenes)
 		return nil
@@ -104,14 +101,11 @@ func (sv *server) keeps(c *pgx.Conn) bool {
 	return !sv.pooled.Load() && c.Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
 }
 
-// acquisitions are transactions that acquire no lease, for no session. The attempt is the connection's own: others that rehearse
-// are not waited for.
-func (ss *sessions) acquisitions(ctx context.Context, c *pgx.Conn) (scenes [][]step) {
+// nothing acquires no lease, for no session. The attempt is the connection's own: others that rehearse are not waited for. Once
+// is enough, since the plans are steady.
+func (ss *sessions) nothing(ctx context.Context, c *pgx.Conn) []step {
 	req := backend.AcquireRequest{Attempt: strconv.Itoa(int(c.PgConn().PID()))}
-	for range rehearsals {
-		scenes = append(scenes, ss.acquiring(ctx, req, &acquisition{}))
-	}
-	return scenes
+	return ss.acquiring(ctx, req, &acquisition{})
 }
 
 // reads are steps that read no row of the log.

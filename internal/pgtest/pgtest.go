@@ -32,7 +32,12 @@ import (
 
 var shared = childproc.Shared{Package: "pgtest"}
 
-var server = childproc.Once(&shared, func() (*Server, error) { return Launch(Config("max_connections", "500"), Config("fsync", "off")) })
+var server = childproc.Once(&shared, func() (*Server, error) {
+	return Launch(Config("max_connections", "500"), Config("fsync", "off"), lasting)
+})
+
+// lasting: the server outlasts the tests, and so do connections that make databases. Starting one costs as much as what it does.
+func lasting(s *Server) { s.idle = make(chan *pgx.Conn, 2) }
 
 // Main runs the tests of a package and then stops the server they shared. Call it from TestMain with its *testing.M, or with
 // what another package's Wrap made of it; the exit code is the tests'.
@@ -145,12 +150,25 @@ func (s *Server) createDatabase(name, template string) error {
 func (s *Server) admin(do func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	c, err := pgx.Connect(ctx, s.DSN("postgres"))
-	if err != nil {
-		return err
+	var c *pgx.Conn
+	select {
+	case c = <-s.idle:
+	default:
+		var err error
+		if c, err = pgx.Connect(ctx, s.DSN("postgres")); err != nil {
+			return err
+		}
 	}
-	defer c.Close(ctx)
-	return do(ctx, c)
+	err := do(ctx, c)
+	if err == nil {
+		select {
+		case s.idle <- c:
+			return nil
+		default:
+		}
+	}
+	c.Close(ctx)
+	return err
 }
 
 // identifier makes a database name of a test name.

@@ -28,8 +28,9 @@ type Server struct {
 	// PEM; the server speaks TLS when they are set
 	certificate, key []byte
 
-	templates sync.Map // functions that make them once, by name
-	copying   string   // how CREATE DATABASE copies, empty for the server's way
+	templates sync.Map       // functions that make them once, by name
+	copying   string         // how CREATE DATABASE copies, empty for the server's way
+	idle      chan *pgx.Conn // that make databases; nil where each does it with one of its own, since the server may stop
 }
 
 // Option configures a server.

@@ -32,14 +32,13 @@ func (r *Report) Page() (page string, charts map[string][]byte) {
 	p.WriteString("The program in `bench` writes this page. `make bench` repeats all of it, `make bench-quick` a smaller form in less than 10 minutes.\n")
 	p.WriteString("It starts servers of its own. Contenders take turns; a figure is the median of the rounds, with the least and the most of them.\n")
 	p.WriteString("Rates are given as ratios to a bare loop on the same server, in the same run: machines differ, ratios travel better. ")
-	p.WriteString("JetStream, which has no bare loop, is beside PostgreSQL's. The absolute figures are folded away at the end.\n\n")
+	p.WriteString("JetStream, which has no bare loop, is beside PostgreSQL's. Absolute figures are of one machine: the raw results have them, `bench/results.json`.\n\n")
 	r.goals(&p)
 	for i := range r.Workloads {
 		r.section(&p, &r.Workloads[i], charts)
 	}
 	r.contenders(&p)
 	r.conditions(&p)
-	r.raw(&p)
 	return p.String(), charts
 }
 
@@ -171,24 +170,6 @@ func (r *Report) conditions(p *strings.Builder) {
 		fmt.Fprintf(p, "| %s | %s |\n", c.Name, c.Value)
 	}
 	p.WriteString("\n")
-}
-
-// raw is the absolute figures, which are for this machine alone.
-func (r *Report) raw(p *strings.Builder) {
-	p.WriteString("<details><summary>Absolute figures of this machine, which do not travel</summary>\n\n")
-	p.WriteString("| workload | contender | figure | median | least | most |\n|---|---|---|---:|---:|---:|\n")
-	for i := range r.Workloads {
-		w := &r.Workloads[i]
-		for _, c := range r.ordered(w) {
-			for _, m := range w.Metrics {
-				if s := spread(c.Samples[m.ID]); s.Known() {
-					fmt.Fprintf(p, "| %s | %s | %s | %s | %s | %s |\n", w.Title, r.contender(c.Contender).Name,
-						strings.TrimSuffix(m.Name+", "+m.Unit, ", "), number(s.Median), number(s.Least), number(s.Most))
-				}
-			}
-		}
-	}
-	p.WriteString("\n</details>\n")
 }
 
 func (s Spread) String() string {

@@ -148,3 +148,30 @@ func (m *meter) perLease(id *kit.Actor, n int) map[string]time.Duration {
 	}
 	return best
 }
+
+// Acquiring a lease reads what is parked of it, and no other parked message of the consumer, whatever ANALYZE has seen.
+func TestAcquiringReadsNoOthersParked(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Start(t, pgtest.Config("shared_preload_libraries", "pg_stat_statements"), pgtest.Config("fsync", "off"), pgtest.Config("autovacuum", "off"))
+	for name, analyze := range map[string]string{"never": "SELECT", "seen": "ANALYZE"} {
+		t.Run(name, func(t *testing.T) {
+			be, m := measuredDB(t, server, "parked_"+name)
+			kit.OK(t, be.Register(t.Context(), topical, append(kit.Topics(400), "mine")))
+			exec(t, m.pool, `INSERT INTO leasegen.parked (consumer, resource, lane, message_id, topic, key, kind, payload, published_at, attempt, next_at, error)
+				SELECT $1, CASE WHEN n <= 3 THEN 'mine' ELSE ($2::text[])[1 + n % 400] END, 'lane-' || n % 1000, n, 't', 'k', 'k', '',
+				       clock_timestamp(), 1, clock_timestamp() + interval '1 day', 'no' FROM generate_series(1, 200000) n`, topical.Name, kit.Topics(400))
+			exec(t, m.pool, analyze)
+			id := kit.Join(t, be, topical, time.Hour)
+			var grants []backend.Grant
+			costs := m.costs(func() {
+				for len(grants) == 0 || grants[0].Resource != "mine" {
+					grants = id.Acquires(1)
+				}
+			})
+			kit.Equal(t, "lanes", len(grants[0].Lanes), 3)
+			if pages := costs["GrantedLanes"].pages; pages == 0 || pages > 12 { // 18, where it began with other leases
+				t.Errorf("the lanes of a lease were found in %d pages on average, want few", pages)
+			}
+		})
+	}
+}

@@ -17,7 +17,8 @@ func TestGrace(t *testing.T) {
 	}
 	const ms = time.Millisecond
 	held := look{ends: 3}
-	calm, slow := returns{20 * ms, 5 * ms}, returns{40 * ms, 16 * ms}
+	after := time.Now().Add(time.Hour)
+	calm, slow, stale := returns{20 * ms, 5 * ms, after}, returns{40 * ms, 16 * ms, after}, returns{20 * ms, 5 * ms, time.Time{}}
 	for name, c := range map[string]struct {
 		looks []look
 		takes returns
@@ -25,6 +26,7 @@ func TestGrace(t *testing.T) {
 	}{
 		"its process died":                        {[]look{held, {gone: true, answers: true, ends: 3}, {gone: true, ends: 3}}, calm, 30 * ms},
 		"coming back is slow":                     {[]look{held, {gone: true, answers: true, ends: 3}, {gone: true, ends: 3}}, slow, 100 * ms},
+		"that was tried out before":               {[]look{held, {gone: true, answers: true, ends: 3}, {gone: true, ends: 3}}, stale, 80 * ms},
 		"a connection was ended":                  {[]look{held, {gone: true, answers: true, ends: 4}, {gone: true, ends: 4}}, calm, 80 * ms},
 		"the server tells that late":              {[]look{held, {gone: true, answers: true, ends: 3}, {gone: true, ends: 5}}, calm, 80 * ms},
 		"one was ended before":                    {[]look{{ends: 1}, held, {gone: true, answers: true, ends: 3}}, calm, 30 * ms},

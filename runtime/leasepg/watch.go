@@ -179,8 +179,11 @@ type watcher struct {
 	probed  time.Time
 }
 
-// returns is what coming back takes: graceTimes in a row, and the slowest of them.
-type returns struct{ all, slowest time.Duration }
+// returns is what coming back takes: graceTimes in a row, the slowest of them, and when they began.
+type returns struct {
+	all, slowest time.Duration
+	began        time.Time
+}
 
 // sighting is what was seen of a session.
 type sighting struct {
@@ -196,7 +199,7 @@ type sighting struct {
 // grace is how long the session has to come back, from when it was alone.
 func (s sighting) grace(takes returns) time.Duration {
 	grace := takes.all + watchAgain
-	if s.broken || takes.slowest > graceCalm {
+	if s.broken || takes.slowest > graceCalm || takes.began.Before(s.lost) { // others may have taken over since: the machine is busier
 		grace += graceMore
 	}
 	if !s.answered {
@@ -453,7 +456,7 @@ func (w *watcher) returning(ctx context.Context, wanted bool) (takes returns, kn
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, longest)
 		defer cancel()
-		var takes returns
+		takes := returns{began: time.Now()}
 		for range graceTimes {
 			began := time.Now()
 			err := w.s.tryOut(ctx)

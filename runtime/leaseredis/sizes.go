@@ -18,7 +18,7 @@ const (
 	fetchSmall   = 64 << 10    // and at least, of one in a stream of which none was
 	fetchSmaller = 4 << 10     // where many such streams were read just now
 	fetchTrust   = time.Second // how long that is so
-	fetchStreams = 256         // such streams in a round, at least, before more entries of each are read
+	fetchStreams = 256         // such streams in a round, at least, before more entries of each are read; their entries in a Fetch's first
 	sizesKept    = 50_000      // streams of a consumer whose sizes are remembered
 )
 
@@ -46,7 +46,8 @@ func (r *reader) sizesOf(consumer string) *sizes {
 // ration is what one Fetch may still read.
 type ration struct {
 	left int64
-	few  int // streams without a size that one round may read
+	few  int  // streams without a size that one round may read
+	read bool // some were, in this Fetch: what they let expect holds for its others
 }
 
 // ration begins a Fetch.
@@ -85,7 +86,9 @@ func (r *ration) plan(items []*fetchedItem, s *sizes) int {
 	share := r.left / int64(max(reads, 1))
 	most := fetchUnread * r.few // entries of streams without a size
 	first := fetchUnread        // of one: one read of some is less work than two of all
-	if s.largest > 0 {
+	if !r.read {
+		most = min(most, fetchStreams) // they may have nothing in common with those of the Fetch before
+	} else if s.largest > 0 {
 		first = min(max(most/max(min(unread, fetchStreams), 1), fetchUnread), fetchLeast)
 	}
 	expected := int64(0)
@@ -130,6 +133,7 @@ func (r *ration) spent(items []*fetchedItem, s *sizes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	bytes, found := s.weigh(items)
+	r.read = r.read || found > 0
 	r.left -= bytes
 	found *= fetchGrowth
 	switch now := time.Now(); {

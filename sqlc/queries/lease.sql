@@ -69,10 +69,10 @@ WITH paused AS MATERIALIZED (
     SELECT l.* FROM leasegen.lease l
     WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
       AND l.wanted AND l.attempt = sqlc.arg(attempt)::text
-), free AS ( -- by their places in the table: after Steady there is no other plan, as no index is of what coalesce returns
+), free AS ( -- by their places in the table: after Steady there is no other plan, as no index is of the number
     SELECT tidlarger(l.ctid, l.ctid) AS place
     FROM leasegen.lease l
-    WHERE coalesce(l.wanted)
+    WHERE l.wanted::int = 1
       AND l.ctid = ANY (ARRAY( -- by the index on owners, as far as a lease's own time does not matter; those that changed longest ago
             SELECT n.place FROM (
                 SELECT tidlarger(f.ctid, f.ctid) AS place, f.resource, age(f.xmin) AS waited FROM leasegen.lease f
@@ -127,11 +127,16 @@ SELECT g.resource, g.epoch, g.pos, coalesce(g.snap::text, '')::text AS snap, coa
 FROM granted g;
 
 -- name: GrantedLanes :many
-SELECT DISTINCT p.resource, p.lane
-FROM leasegen.parked p
-JOIN leasegen.lease l ON l.consumer = p.consumer AND l.resource = p.resource
-WHERE p.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text AND l.attempt = sqlc.arg(attempt)::text
-ORDER BY p.resource, p.lane;
+-- Of each lease by itself, in no order: after Steady a sort, or a plan that begins with all that is parked, would be the only one.
+WITH granted AS MATERIALIZED (
+    SELECT l.consumer, l.resource FROM leasegen.lease l
+    WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
+      AND l.wanted AND l.attempt = sqlc.arg(attempt)::text
+)
+SELECT g.resource::text AS resource, p.lane FROM granted g CROSS JOIN LATERAL (
+    SELECT DISTINCT p.lane FROM leasegen.parked p WHERE p.consumer = g.consumer AND p.resource = g.resource
+    OFFSET 0
+) p;
 
 -- name: ReleaseLeases :execrows
 WITH given AS MATERIALIZED ( -- as of CommitLeases

@@ -18,10 +18,10 @@ WITH paused AS MATERIALIZED (
     SELECT l.consumer, l.resource, l.session, l.epoch, l.attempt, l.acquired_at, l.pos, l.snap, l.x, l.late_snap, l.late_pos, l.suspicion, l.mark, l.mark_epoch, l.mark_count, l.seq, l.seq_epoch, l.wanted, l.expires_at, l.advisory, l.rested_at FROM leasegen.lease l
     WHERE l.consumer = $1::text AND l.session = $2::text
       AND l.wanted AND l.attempt = $3::text
-), free AS ( -- by their places in the table: after Steady there is no other plan, as no index is of what coalesce returns
+), free AS ( -- by their places in the table: after Steady there is no other plan, as no index is of the number
     SELECT tidlarger(l.ctid, l.ctid) AS place
     FROM leasegen.lease l
-    WHERE coalesce(l.wanted)
+    WHERE l.wanted::int = 1
       AND l.ctid = ANY (ARRAY( -- by the index on owners, as far as a lease's own time does not matter; those that changed longest ago
             SELECT n.place FROM (
                 SELECT tidlarger(f.ctid, f.ctid) AS place, f.resource, age(f.xmin) AS waited FROM leasegen.lease f
@@ -171,11 +171,15 @@ func (q *Queries) ForgetStreams(ctx context.Context, arg ForgetStreamsParams) (F
 }
 
 const GrantedLanes = `-- name: GrantedLanes :many
-SELECT DISTINCT p.resource, p.lane
-FROM leasegen.parked p
-JOIN leasegen.lease l ON l.consumer = p.consumer AND l.resource = p.resource
-WHERE p.consumer = $1::text AND l.session = $2::text AND l.attempt = $3::text
-ORDER BY p.resource, p.lane
+WITH granted AS MATERIALIZED (
+    SELECT l.consumer, l.resource FROM leasegen.lease l
+    WHERE l.consumer = $1::text AND l.session = $2::text
+      AND l.wanted AND l.attempt = $3::text
+)
+SELECT g.resource::text AS resource, p.lane FROM granted g CROSS JOIN LATERAL (
+    SELECT DISTINCT p.lane FROM leasegen.parked p WHERE p.consumer = g.consumer AND p.resource = g.resource
+    OFFSET 0
+) p
 `
 
 type GrantedLanesParams struct {
@@ -189,6 +193,7 @@ type GrantedLanesRow struct {
 	Lane     string
 }
 
+// Of each lease by itself, in no order: after Steady a sort, or a plan that begins with all that is parked, would be the only one.
 func (q *Queries) GrantedLanes(ctx context.Context, arg GrantedLanesParams) ([]GrantedLanesRow, error) {
 	rows, err := q.db.Query(ctx, GrantedLanes, arg.Consumer, arg.Session, arg.Attempt)
 	if err != nil {

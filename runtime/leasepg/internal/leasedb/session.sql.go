@@ -265,6 +265,14 @@ func (q *Queries) LockSessionLeases(ctx context.Context, arg LockSessionLeasesPa
 }
 
 const LookAround = `-- name: LookAround :many
+SELECT s.id, 0::bigint AS key, false AS proves, false AS gone, false AS answers, false AS comes, 0::float8 AS remaining,
+       -- Read before the locks: an end that is counted between the two is one more. Connections to the database that an operator or
+       -- an error ended: not those whose process died. -1: the server tells late.
+       (CASE WHEN current_setting('server_version_num')::int < 150000 THEN -1
+             ELSE pg_stat_get_db_sessions_killed(d.oid) + pg_stat_get_db_sessions_fatal(d.oid) END)::bigint AS ends
+FROM leasegen.session s JOIN pg_catalog.pg_database d ON d.datname = current_database()
+WHERE s.id = $1::text AND s.state = 'live'
+UNION ALL
 SELECT g.id, coalesce(g.lock_key, 0)::bigint AS key,
        (g.lock_key IS NOT NULL AND (g.advisory OR g.server = leasegen.incarnation()))::boolean AS proves,
        g.gone::boolean AS gone,
@@ -287,13 +295,6 @@ FROM (
     ) n
     OFFSET 0 -- lock_gone is asked once
 ) g
-UNION ALL
-SELECT s.id, 0, false, false, false, false, 0,
-       -- Connections to the database that an operator or an error ended: not those whose process died. -1: the server tells late.
-       CASE WHEN current_setting('server_version_num')::int < 150000 THEN -1
-            ELSE pg_stat_get_db_sessions_killed(d.oid) + pg_stat_get_db_sessions_fatal(d.oid) END
-FROM leasegen.session s JOIN pg_catalog.pg_database d ON d.datname = current_database()
-WHERE s.id = $1::text AND s.state = 'live'
 `
 
 type LookAroundRow struct {

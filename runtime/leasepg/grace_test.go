@@ -27,6 +27,7 @@ func TestGrace(t *testing.T) {
 		"its process died":                        {[]look{held, {gone: true, answers: true, ends: 3}, {gone: true, ends: 3}}, calm, 30 * ms},
 		"coming back is slow":                     {[]look{held, {gone: true, answers: true, ends: 3}, {gone: true, ends: 3}}, slow, 100 * ms},
 		"coming back is very slow":                {[]look{held, {gone: true, answers: true, ends: 4}, {gone: true, ends: 4}}, returns{90 * ms, 30 * ms, after}, 190 * ms},
+		"that is slow, and its process died":      {[]look{held, {gone: true, answers: true, ends: 3}, {gone: true, ends: 3}}, returns{90 * ms, 30 * ms, after}, 150 * ms},
 		"that was tried out before":               {[]look{held, {gone: true, answers: true, ends: 3}, {gone: true, ends: 3}}, stale, 80 * ms},
 		"a connection was ended":                  {[]look{held, {gone: true, answers: true, ends: 4}, {gone: true, ends: 4}}, calm, 80 * ms},
 		"the server tells that late":              {[]look{held, {gone: true, answers: true, ends: 3}, {gone: true, ends: 5}}, calm, 80 * ms},

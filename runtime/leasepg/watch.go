@@ -50,8 +50,8 @@ const (
 	watchAgain = 10 * time.Millisecond // after the first try to connect; then after twice as long each time
 
 	// A session that was asked in vain has this time to show its sign: as long as doing that graceTimes in a row takes, and watchAgain, for
-	// one try may fail. It has graceMore, or as much again, where its connections alone may have been ended, or where a try takes longer
-	// than graceCalm: then it may wait for a processor.
+	// one try may fail. It has graceMore, or as long again, where its connections alone may have been ended; and graceMore where a try takes
+	// longer than graceCalm: then it may wait for a processor.
 	graceMore  = 50 * time.Millisecond
 	graceTimes = 5
 	graceCalm  = 15 * time.Millisecond
@@ -199,8 +199,11 @@ type sighting struct {
 // grace is how long the session has to come back, from when it was alone.
 func (s sighting) grace(takes returns) time.Duration {
 	grace := takes.all + watchAgain
-	if s.broken || takes.slowest > graceCalm || takes.began.Before(s.lost) { // others may have taken over since: the machine is busier
+	switch {
+	case s.broken:
 		grace += max(graceMore, takes.all) // all that lost theirs connect at once: on a slow machine they take turns
+	case takes.slowest > graceCalm, takes.began.Before(s.lost): // others may have taken over since: the machine is busier
+		grace += graceMore
 	}
 	if !s.answered {
 		grace = max(grace, graceAlone)

@@ -18,7 +18,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// What a test judges fails where the machine answered soon, and does not where it was busy.
+// A judgment fails where the machine answered soon, and does not where it was busy.
 func TestWithin(t *testing.T) {
 	for _, c := range []struct {
 		longest, took time.Duration

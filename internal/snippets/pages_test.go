@@ -35,8 +35,11 @@ func TestLength(t *testing.T) {
 			t.Fatal(err)
 		}
 		most := 250
-		if name == "README.md" {
+		switch name {
+		case "README.md":
 			most = 150
+		case "docs/bench.md":
+			most = 400 // a program writes it: a row for each contender in each workload
 		}
 		if n := strings.Count(string(text), "\n"); n > most {
 			t.Errorf("%s has %d lines, at most %d: move what is for other readers to a page of its own", name, n, most)

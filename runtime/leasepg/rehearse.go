@@ -61,7 +61,7 @@ func (o *owner) scenes(ctx context.Context, c *pgx.Conn, consumers []string) (sc
 		return !was
 	}
 	if first(0) {
-		scenes = append(scenes, o.nothing(ctx, c))
+		scenes = append(scenes, o.emptyHanded(ctx, c))
 	}
 	for _, name := range consumers {
 		if per, ok := o.reads.Load(name); ok && first(per.(backend.Per)) {
@@ -79,7 +79,7 @@ func (s *session) rehearse(ctx context.Context) {
 		}
 		scenes := [][]step{append(s.ss.closing(ctx, "", []string{}), func(q *leasedb.Queries) error { return q.Unlock(ctx, []int64{}) }, hasty(ctx))}
 		if s.spec.Advisory {
-			scenes = append(scenes, s.ss.nothing(ctx, c))
+			scenes = append(scenes, s.ss.emptyHanded(ctx, c))
 		}
 		s.ss.perform(ctx, c, scenes)
 		return nil
@@ -101,9 +101,9 @@ func (sv *server) keeps(c *pgx.Conn) bool {
 	return !sv.pooled.Load() && c.Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
 }
 
-// nothing acquires no lease, for no session. The attempt is the connection's own: others that rehearse are not waited for. Once
+// emptyHanded acquires no lease, for no session. The attempt is the connection's own: others that rehearse are not waited for. Once
 // is enough, since the plans are steady.
-func (ss *sessions) nothing(ctx context.Context, c *pgx.Conn) []step {
+func (ss *sessions) emptyHanded(ctx context.Context, c *pgx.Conn) []step {
 	req := backend.AcquireRequest{Attempt: strconv.Itoa(int(c.PgConn().PID()))}
 	return ss.acquiring(ctx, req, &acquisition{})
 }

@@ -87,7 +87,7 @@ func (r *ration) plan(items []*fetchedItem, s *sizes) int {
 	most := fetchUnread * r.few // entries of streams without a size
 	first := fetchUnread        // of one: one read of some is less work than two of all
 	if !r.read {
-		most = min(most, fetchStreams) // they may have nothing in common with those of the Fetch before
+		most = min(most, fetchStreams) // their sizes may differ from those of the Fetch before
 	} else if s.largest > 0 {
 		first = min(max(most/max(min(unread, fetchStreams), 1), fetchUnread), fetchLeast)
 	}

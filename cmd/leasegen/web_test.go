@@ -155,7 +155,7 @@ func TestWeb(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		if code := stop(); code != exitOK || time.Since(began) > 10*time.Second {
+		if code := stop(); code != exitOK || time.Since(began) > 4*time.Second {
 			t.Errorf("%q: exit %d after %v\n%s", c.args, code, time.Since(began), errs)
 		}
 		stream.Body.Close()

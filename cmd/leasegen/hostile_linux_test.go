@@ -4,12 +4,14 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/pgtest"
 )
 
@@ -88,14 +90,18 @@ func TestInterruptWhileTheServerStandsStill(t *testing.T) {
 	}{
 		{func() func() (int, string) { return func() (int, string) { p.keys("\x03"); return p.wait() } }, leaveScreen},
 		{func() func() (int, string) {
+			proxy := faultproxy.Start(t, server.Addr())
+			asks := make(chan struct{})
+			heard := sync.OnceFunc(func() { close(asks) })
+			proxy.Refuse(func([]byte) bool { heard(); return false })
 			cmd := exec.CommandContext(t.Context(), self, "status")
-			cmd.Env = append(os.Environ(), "LEASEGEN_TEST_MAIN=1", "LEASEGEN_DSN="+dsn)
+			cmd.Env = append(os.Environ(), "LEASEGEN_TEST_MAIN=1", "LEASEGEN_DSN="+strings.Replace(dsn, server.Addr(), proxy.Addr(), 1))
 			var text strings.Builder
 			cmd.Stderr = &text
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(time.Second) // sooner it may not catch the signal yet
+			<-asks // sooner it may not catch the signal yet
 			return func() (int, string) {
 				if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 					t.Error(err)

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Spawn starts a process that gets atEnd when this one ends, however that ends (on
@@ -34,11 +35,14 @@ func Spawn(cmd *exec.Cmd, atEnd syscall.Signal) (<-chan struct{}, error) {
 	return exited, <-started
 }
 
-// Freeze stops a process and its children with SIGSTOP and returns their ids. The
-// parent is stopped first, so that it starts no more children.
+// Freeze stops a process and its children with SIGSTOP and returns their ids. The parent is stopped first: once it stands, it
+// starts no more of them.
 func Freeze(pid int) []int {
 	pids := []int{pid}
 	_ = syscall.Kill(pid, syscall.SIGSTOP)
+	for deadline := time.Now().Add(stopTimeout); !stopped(pid) && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
 	for _, child := range children(pid) {
 		_ = syscall.Kill(child, syscall.SIGSTOP)
 		pids = append(pids, child)

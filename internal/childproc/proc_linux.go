@@ -57,13 +57,24 @@ func children(pid int) []int {
 		if err != nil {
 			continue // it has ended
 		}
-		// pid (name) state ppid; the name may hold anything.
-		s := string(b)
-		fields := strings.Fields(s[strings.LastIndexByte(s, ')')+1:])
+		fields := afterName(b)
 		if len(fields) > 1 && fields[1] == strconv.Itoa(pid) {
 			child, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 			pids = append(pids, child)
 		}
 	}
 	return pids
+}
+
+// stopped reports whether a process is frozen, or has ended.
+func stopped(pid int) bool {
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	fields := afterName(b)
+	return err != nil || len(fields) == 0 || strings.Contains("TZX", fields[0])
+}
+
+// afterName is what follows the name in the file stat of a process: its state, its parent, and more.
+func afterName(stat []byte) []string {
+	s := string(stat) // pid (name) state ppid; the name may hold anything
+	return strings.Fields(s[strings.LastIndexByte(s, ')')+1:])
 }

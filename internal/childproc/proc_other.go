@@ -30,3 +30,9 @@ func children(pid int) []int {
 	}
 	return pids
 }
+
+// stopped reports whether a process is frozen, or has ended.
+func stopped(pid int) bool {
+	state, err := exec.Command("ps", "-o", "state=", "-p", strconv.Itoa(pid)).Output()
+	return err != nil || len(state) == 0 || strings.Contains("TZX", string(state[:1]))
+}

@@ -14,8 +14,9 @@ import (
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
-// patience is how long anything may take before the measurement is given up.
-const patience = 2 * time.Minute
+// patience is how long anything may take before the measurement is given up: on a machine that stalls, sessions end again and
+// again before it happens.
+const patience = 5 * time.Minute
 
 // site is a server, and the pairs that work on it.
 type site struct {

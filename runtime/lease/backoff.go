@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 )
@@ -29,6 +30,28 @@ func (b *backoff) pause(ctx context.Context, log logger, what string, err error)
 func (b *backoff) wait(ctx context.Context) {
 	b.failures++
 	d := min(20*time.Millisecond<<min(b.failures, 6), time.Second)
+	pause(ctx, d/2+rand.N(d/2))
+}
+
+// shortLived counts sessions, one after the other, of which no heartbeat was confirmed in time soon after they were opened.
+type shortLived struct{ sessions int }
+
+// shortLife is how many TTLs a session lives at least that counts for nothing here.
+const shortLife = 4
+
+// rest waits after the second of them, and twice as long after each further one: up to 8 TTLs, at most a minute. Opening sessions is
+// work, for this machine and for the server. Where all processes did it again as fast as they can, an overload would never end.
+func (l *shortLived) rest(ctx context.Context, p *process, ended error, lived time.Duration) {
+	if !errors.Is(ended, errUnconfirmed) || lived > shortLife*p.ttl {
+		l.sessions = 0
+		return
+	}
+	if l.sessions++; l.sessions < 2 {
+		return
+	}
+	d := min(p.ttl/2<<min(l.sessions-2, 4), time.Minute)
+	p.log.Warn("one session after the other is lost, since no heartbeat is confirmed in time; the next is opened later", "sessions", l.sessions, "after", d,
+		"fix", "give the server or this machine more room, or the consumers a longer TTL")
 	pause(ctx, d/2+rand.N(d/2))
 }
 

@@ -92,3 +92,74 @@ func TestSessionsThatCannotBeOpened(t *testing.T) {
 		<-ended
 	})
 }
+
+// unconfirmed is a backend that opens sessions. It confirms their heartbeats once confirm is set.
+type unconfirmed struct {
+	lease.Backend
+	opens   atomic.Int64
+	confirm atomic.Bool
+}
+
+type unconfirmedSession struct {
+	backend.Session
+	of *unconfirmed
+}
+
+func (b *unconfirmed) OpenSession(ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
+	b.opens.Add(1)
+	s, err := b.Backend.OpenSession(ctx, spec)
+	return unconfirmedSession{s, b}, err
+}
+
+func (s unconfirmedSession) Heartbeat(ctx context.Context) error {
+	if s.of.confirm.Load() {
+		return s.Session.Heartbeat(ctx)
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// Sessions of an overloaded server are opened ever more rarely, since opening them is a part of the load. When the overload is over,
+// the next one comes within a minute and stays.
+func TestSessionsThatAreNotConfirmed(t *testing.T) {
+	for _, ttl := range []time.Duration{2 * time.Second, 15 * time.Second} {
+		bubble(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			be := &unconfirmed{Backend: leasemem.New()}
+			c := newConsumer(t, be, lease.Spec{Handlers: handleAll(&seen{}), TTL: ttl})
+			ended := make(chan error, 1)
+			go func() { ended <- c.Run(ctx) }()
+			pass(40 * ttl)
+			// 46 without a pause between them
+			if n := be.opens.Load(); n < 5 || n > 15 {
+				t.Errorf("TTL %v: %d sessions in 40 TTLs", ttl, n)
+			}
+			be.confirm.Store(true)
+			pass(min(8*ttl, time.Minute) + 2*ttl)
+			n := be.opens.Load()
+			pass(20 * ttl)
+			if err := c.Ready(); err != nil || be.opens.Load() != n {
+				t.Errorf("TTL %v: after the overload: %v, %d more sessions", ttl, err, be.opens.Load()-n)
+			}
+			cancel()
+			<-ended
+		})
+	}
+}
+
+// A single session that is lost is followed by the next one at once, however soon.
+func TestSessionAfterALostOne(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		be := &unconfirmed{Backend: leasemem.New()}
+		c := newConsumer(t, be, lease.Spec{Handlers: handleAll(&seen{}), TTL: 15 * time.Second})
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(ctx) }()
+		pass(16 * time.Second)
+		if n := be.opens.Load(); n != 2 {
+			t.Errorf("%d sessions a second after the first was lost", n)
+		}
+		cancel()
+		<-ended
+	})
+}

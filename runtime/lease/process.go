@@ -78,6 +78,7 @@ func (a attempt) another() attempt { return attempt{id: newID(), replaces: a.id,
 // all others go on.
 func (p *process) keep(ctx context.Context) {
 	var failed backoff
+	var short shortLived
 	lost := "" // the session before, when no process has to wait for its leases
 	var next attempt
 	var ended instant
@@ -107,12 +108,14 @@ func (p *process) keep(ctx context.Context) {
 			return // drained
 		}
 		p.log.Error("session lost", "session", s.id, "reason", context.Cause(s.ctx))
-		if opened.since() > youngSession {
+		lived := opened.since()
+		if lived > youngSession {
 			failed.reset()
 		}
 		lost, ended = s.id, now()
 		next = attempt{}
 		failed.wait(ctx) // whatever ends sessions young is not asked without a pause
+		short.rest(ctx, p, context.Cause(s.ctx), lived)
 		for _, c := range p.consumers {
 			if c.Info().Grace > 0 {
 				lost = ""

@@ -91,11 +91,14 @@ func (s *session) alive() bool {
 		return false
 	}
 	if s.left() <= 0 {
-		s.lose(fmt.Sprintf("no heartbeat was confirmed for %v", s.ttl-s.margin))
+		s.end(fmt.Errorf("%w for %v", errUnconfirmed, s.ttl-s.margin))
 		return false
 	}
 	return true
 }
+
+// errUnconfirmed is the cause of a session's end when its time was over.
+var errUnconfirmed = fmt.Errorf("%w: no heartbeat was confirmed", ErrLost)
 
 // lose ends belief. Only the first call counts.
 func (s *session) lose(reason string) {

@@ -68,3 +68,24 @@ func TestARepeatedAttemptGetsNoMoreThanItAskedFor(t *testing.T) {
 	}
 	kit.Equal(t, "held after", survey(t, be, topical).Members[0].Owned, 15)
 }
+
+// An attempt that fails at one lease, whose key was overwritten, leaves those before it as they were.
+func TestAnAttemptThatFailsTakesNone(t *testing.T) {
+	c, ns := redistest.Shared(t).Client(t), redistest.Namespace(t)
+	be := on(c, ns, leaseredis.WithTags(1), leaseredis.WithLogger(discard))
+	kit.OK(t, be.Register(t.Context(), topical, []string{"a", "b"}))
+	former := kit.Join(t, be, topical, time.Hour)
+	gs := former.Acquires(2)
+	kit.Equal(t, "granted", len(gs), 2)
+	kit.OK(t, former.Session.Close(t.Context()))
+	id := kit.Join(t, be, topical, time.Hour)
+	key := func(topic string) string { return "{" + ns + "0}:l:topical:" + topic }
+	before := kit.Must[map[string]string](t)(c.HGetAll(t.Context(), key("a")).Result())
+	kit.OK(t, c.Set(t.Context(), key("b"), "not a lease", 0).Err())
+	if gs, err := be.Acquire(t.Context(), id.Request(2)); err == nil {
+		t.Fatalf("granted %v", gs)
+	}
+	after := kit.Must[map[string]string](t)(c.HGetAll(t.Context(), key("a")).Result())
+	kit.Equal(t, "epoch", after["e"], before["e"])
+	kit.Equal(t, "owner", after["o"], before["o"])
+}

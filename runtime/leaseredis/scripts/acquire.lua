@@ -44,7 +44,8 @@ if call('HEXISTS', T .. 'paused', consumer) == 1 then return grants end
 
 local excluded, without, at = {}, #ARGV - argi, int(now)
 for i = argi + 1, #ARGV do excluded[ARGV[i]] = true end
-local taken, crashed, left, none = {}, {}, {}, {}
+local taken, writes, crashed, left, none = {}, {}, {}, {}, {}
+-- All is read first: an error at one of them leaves none half taken.
 for _, resource in ipairs(call('ZRANGEBYSCORE', free_set, '-inf', at, 'LIMIT', 0, int(max + without))) do
   if #taken == max then break end
   if not excluded[resource] then
@@ -63,13 +64,17 @@ for _, resource in ipairs(call('ZRANGEBYSCORE', free_set, '-inf', at, 'LIMIT', 0
       left[owner] = left[owner] or {}
       table.insert(left[owner], resource)
     end
-    call('HSET', key, 'o', session, 'e', epoch, 'q', 0, 'a', mine, 'at', at, unpack(blame))
-    if ttl > 0 then
-      call('HSET', key, 'x', int(now + ttl))
-      call('ZADD', free_set, int(now + ttl + grace), resource)
-    end
     taken[#taken + 1] = resource
+    writes[#taken] = {key, epoch, blame}
     grants[#grants + 1] = grant(resource, epoch, l, suspicion)
+  end
+end
+for i, resource in ipairs(taken) do
+  local key, epoch, blame = unpack(writes[i])
+  call('HSET', key, 'o', session, 'e', epoch, 'q', 0, 'a', mine, 'at', at, unpack(blame))
+  if ttl > 0 then
+    call('HSET', key, 'x', int(now + ttl))
+    call('ZADD', free_set, int(now + ttl + grace), resource)
   end
 end
 -- An owner let its lease expire, or its end is not noted yet: then this lease is none of what it held.

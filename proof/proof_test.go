@@ -131,7 +131,7 @@ func holds(t *testing.T, fault string, m mode, n int, round func(*fleet.Fleet), 
 	f := startFleet(t, m, dsns...)
 	ready(t, s)
 	// On a busy machine a replica may own no lease yet when a fault hits it: that round is made up for.
-	// So may it be between two commits, which the fence has nothing to refuse of.
+	// It may be between two commits when it is frozen: then the fence refuses none.
 	missed := func() bool { return f.Count(fleet.TakenOver) < n || m == fenceOnly && f.Count(fleet.Is("fenced")) == 0 }
 	done := 0
 	for done < n || missed() && done < 5*n {

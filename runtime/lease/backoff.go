@@ -36,7 +36,7 @@ func (b *backoff) wait(ctx context.Context) {
 // shortLived counts sessions, one after the other, of which no heartbeat was confirmed in time soon after they were opened.
 type shortLived struct{ sessions int }
 
-// shortLife is how many TTLs a session lives at least that counts for nothing here.
+// shortLife is how many TTLs a session lives at most that counts.
 const shortLife = 4
 
 // rest waits after the second of them, and twice as long after each further one: up to 8 TTLs, at most a minute. Opening sessions is

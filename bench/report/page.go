@@ -32,7 +32,7 @@ func (r *Report) Page() (page string, charts map[string][]byte) {
 	p.WriteString("The program in `bench` writes this page. `make bench` repeats all of it, `make bench-quick` a smaller form.\n")
 	p.WriteString("It starts servers of its own. Contenders take turns; a figure is the median of the rounds, with the least and the most of them.\n")
 	p.WriteString("Rates are given as ratios to a bare loop on the same server, in the same run: machines differ, ratios travel better. ")
-	p.WriteString("JetStream, which has no bare loop, is beside PostgreSQL's. Absolute figures are of one machine: the raw results have them, `bench/results.json`.\n\n")
+	p.WriteString("JetStream, which has no bare loop, is beside PostgreSQL's. Absolute figures are of one machine: the raw results have them: `bench/results.json`, and `bench/results-before.json` of the run before.\n\n")
 	r.goals(&p)
 	for i := range r.Workloads {
 		r.section(&p, &r.Workloads[i], charts)
@@ -47,13 +47,16 @@ func (r *Report) goals(p *strings.Builder) {
 	if len(goals) == 0 {
 		return
 	}
-	p.WriteString("| ratio in one run, or figure with its unit | goal | measured | |\n|---|---:|---:|---|\n")
+	p.WriteString("| ratio in one run, or figure with its unit | goal | measured | in the run before | |\n|---|---:|---:|---:|---|\n")
 	for _, g := range goals {
-		verdict := "met"
+		verdict, before := "met", ""
 		if !g.Met {
 			verdict = strings.TrimSuffix("not met: "+g.Why, ": ")
 		}
-		fmt.Fprintf(p, "| %s | %s | %s | %s |\n", g.What, g.Want, g.Got, verdict)
+		if g.Before.Known() {
+			before = g.Before.String()
+		}
+		fmt.Fprintf(p, "| %s | %s | %s | %s | %s |\n", g.What, g.Want, g.Got, before, verdict)
 	}
 	p.WriteString("\nOf crashes and handovers the goals are for p99; the slowest of the few that a run makes stands for it, and `make failover` makes many.\n")
 	p.WriteString("That a rebalance of 1,024 slots from 4 to 8 replicas rests a slot for 50 ms at p99 is measured by `go test -run TestRebalance -v ./proof`.\n\n")

@@ -3,10 +3,13 @@ package report
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"slices"
+	"strings"
 )
 
 // Report is a run. Its JSON is the raw results.
@@ -17,6 +20,8 @@ type Report struct {
 	Conditions []Condition `json:"conditions"`
 	Contenders []Contender `json:"contenders"`
 	Workloads  []Workload  `json:"workloads"`
+
+	before *Report // the run before, whose figures stand beside the goals
 }
 
 // Condition is a fact about the machine, a version or a setting.
@@ -60,8 +65,26 @@ type Cell struct {
 	Failed    bool                 `json:"failed,omitempty"`
 }
 
-// Load reads raw results.
-func Load(path string) (*Report, error) { return load[Report](path) }
+// Load reads raw results, and those of the run before.
+func Load(path string) (*Report, error) {
+	r, err := load[Report](path)
+	if err != nil {
+		return nil, err
+	}
+	return r, r.loadBefore(path)
+}
+
+func (r *Report) loadBefore(path string) error {
+	before, err := load[Report](ofBefore(path))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	r.before = before
+	return err
+}
+
+// ofBefore is the file of the run before that of a path.
+func ofBefore(path string) string { return strings.TrimSuffix(path, ".json") + "-before.json" }
 
 func load[T any](path string) (*T, error) {
 	b, err := os.ReadFile(path)
@@ -75,8 +98,16 @@ func load[T any](path string) (*T, error) {
 	return r, nil
 }
 
-// Save writes raw results.
-func (r *Report) Save(path string) error { return save(path, r) }
+// Save writes raw results. Those that the file had are kept as the run before.
+func (r *Report) Save(path string) error {
+	if err := os.Rename(path, ofBefore(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := save(path, r); err != nil {
+		return err
+	}
+	return r.loadBefore(path)
+}
 
 func save(path string, r any) error {
 	b, err := json.MarshalIndent(r, "", " ")

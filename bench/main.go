@@ -87,8 +87,8 @@ func full() size {
 // quick has smaller turns, which differ more from each other, and one of what takes seconds.
 func quick() size {
 	return size{
-		rounds: 3, messages: 50_000, window: 800 * time.Millisecond, calls: 400 * time.Millisecond, probes: 40, trials: 1,
-		leases: 40_000, held: 100, idle: 4 * time.Second, slow: 1,
+		rounds: 3, messages: 40_000, window: 800 * time.Millisecond, calls: 300 * time.Millisecond, probes: 20, trials: 1,
+		leases: 40_000, held: 100, idle: 3 * time.Second, slow: 1,
 	}
 }
 
@@ -103,7 +103,7 @@ func parse(args []string) (o options, err error) {
 	fs.StringVar(&o.contenders, "contenders", "", "comma-separated contenders; default all")
 	fs.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of this process to a file")
 	rounds := fs.Int("rounds", 0, "rounds, of which the median counts; default 3")
-	messages := fs.Int("messages", 0, "messages of a backlog; default 100,000, with -quick 50,000")
+	messages := fs.Int("messages", 0, "messages of a backlog; default 100,000, with -quick 40,000")
 	must.Do(fs.Parse(args))
 	o.size = full()
 	if o.quick {

@@ -98,7 +98,7 @@ func load[T any](path string) (*T, error) {
 	return r, nil
 }
 
-// Save writes raw results. Those that the file had are kept as the run before.
+// Save writes raw results. It first renames an older file, whose figures the page shows as those of the run before.
 func (r *Report) Save(path string) error {
 	if err := os.Rename(path, ofBefore(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	startTimeout = 3 * time.Minute // a killed PostgreSQL's connection that had not begun holds its memory for a minute
+	startTimeout = 3 * time.Minute // a killed PostgreSQL's connection that had not begun may hold its memory for a minute
 	stopTimeout  = time.Minute
 	pollEvery    = 5 * time.Millisecond
 	portsTried   = 5

@@ -33,20 +33,21 @@ func (b *backoff) wait(ctx context.Context) {
 	pause(ctx, d/2+rand.N(d/2))
 }
 
-// shortLived counts sessions, one after the other, of which no heartbeat was confirmed in time soon after they were opened.
+// shortLived counts sessions that ended soon, because no heartbeat was confirmed in time, since the last one that lived longer.
 type shortLived struct{ sessions int }
 
 // shortLife is how many TTLs a session lives at most that counts.
 const shortLife = 4
 
 // rest waits after the second of them, and twice as long after each further one: up to 8 TTLs, at most a minute. Opening sessions is
-// work, for this machine and for the server. Where all processes did it again as fast as they can, an overload would never end.
+// work, for this machine and for the server. If all processes did it again at once, an overload would feed itself.
 func (l *shortLived) rest(ctx context.Context, p *process, ended error, lived time.Duration) {
-	if !errors.Is(ended, errUnconfirmed) || lived > shortLife*p.ttl {
+	if lived > shortLife*p.ttl {
 		l.sessions = 0
-		return
+	} else if errors.Is(ended, errUnconfirmed) {
+		l.sessions++
 	}
-	if l.sessions++; l.sessions < 2 {
+	if l.sessions < 2 || !errors.Is(ended, errUnconfirmed) {
 		return
 	}
 	d := min(p.ttl/2<<min(l.sessions-2, 4), time.Minute)

@@ -98,22 +98,27 @@ type unconfirmed struct {
 	lease.Backend
 	opens   atomic.Int64
 	confirm atomic.Bool
+	breaks  bool // each other session ends at its first heartbeat
 }
 
 type unconfirmedSession struct {
 	backend.Session
 	of *unconfirmed
+	n  int64
 }
 
 func (b *unconfirmed) OpenSession(ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
-	b.opens.Add(1)
+	n := b.opens.Add(1)
 	s, err := b.Backend.OpenSession(ctx, spec)
-	return unconfirmedSession{s, b}, err
+	return unconfirmedSession{s, b, n}, err
 }
 
 func (s unconfirmedSession) Heartbeat(ctx context.Context) error {
 	if s.of.confirm.Load() {
 		return s.Session.Heartbeat(ctx)
+	}
+	if s.of.breaks && s.n%2 == 0 {
+		return backend.ErrSessionLost
 	}
 	<-ctx.Done()
 	return ctx.Err()
@@ -122,16 +127,16 @@ func (s unconfirmedSession) Heartbeat(ctx context.Context) error {
 // Sessions of an overloaded server are opened ever more rarely, since opening them is a part of the load. When the overload is over,
 // the next one comes within a minute and stays.
 func TestSessionsThatAreNotConfirmed(t *testing.T) {
-	for _, ttl := range []time.Duration{2 * time.Second, 15 * time.Second} {
+	for i, ttl := range []time.Duration{2 * time.Second, 15 * time.Second, 15 * time.Second} {
 		bubble(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
-			be := &unconfirmed{Backend: leasemem.New()}
+			be := &unconfirmed{Backend: leasemem.New(), breaks: i == 2}
 			c := newConsumer(t, be, lease.Spec{Handlers: handleAll(&seen{}), TTL: ttl})
 			ended := make(chan error, 1)
 			go func() { ended <- c.Run(ctx) }()
 			pass(40 * ttl)
 			// 46 without a pause between them
-			if n := be.opens.Load(); n < 5 || n > 15 {
+			if n := be.opens.Load(); n < 5 || n > 15 && !be.breaks || n > 30 {
 				t.Errorf("TTL %v: %d sessions in 40 TTLs", ttl, n)
 			}
 			be.confirm.Store(true)

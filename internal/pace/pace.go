@@ -30,6 +30,7 @@ const stalled = 500 * time.Millisecond
 // Bare is a small request that is made all the time beside what a test judges.
 type Bare struct {
 	stop func()
+	slow float64 // how many times as long as on a good machine a process takes to start here; 0 for 1
 
 	mu      sync.Mutex
 	began   time.Time // of the present one
@@ -42,7 +43,7 @@ func Beside(t testing.TB, request func(context.Context) error) *Bare {
 	const pause = 5 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	var loop sync.WaitGroup
-	b := &Bare{began: time.Now()}
+	b := &Bare{began: time.Now(), slow: float64(startOf()) / float64(start)}
 	b.stop = sync.OnceFunc(func() { cancel(); loop.Wait() })
 	t.Cleanup(b.stop)
 	loop.Go(func() {
@@ -78,10 +79,12 @@ func (b *Bare) Longest() time.Duration {
 func (b *Bare) Stalled() bool { return b.Longest() > stalled }
 
 // Within fails a test where something took longer than limit, and ten times the longest bare request beyond it. If that took
-// a tenth of a second, it only logs.
+// a tenth of a second, it only logs. Where a process takes long to start, the limit is longer by as much: what opens connections
+// to PostgreSQL is slower there, and a request on an open one is not.
 func (b *Bare) Within(t testing.TB, what string, took, limit time.Duration) {
 	t.Helper()
 	longest := b.Longest()
+	limit = time.Duration(float64(limit) * max(1, b.slow))
 	switch allowed := limit + turns*longest; {
 	case took <= limit:
 	case longest > busy:
@@ -99,16 +102,19 @@ func Parallel(n int) {
 	}
 	chosen := false
 	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
-	if took := startOf(); !chosen && took > 0 {
-		flag.Set("test.parallel", strconv.Itoa(share(n, took)))
+	if !chosen {
+		flag.Set("test.parallel", strconv.Itoa(AtOnce(n)))
 	}
 }
+
+// AtOnce is how many of n things that start processes and connect to servers a machine bears at once: fewer where that takes long.
+func AtOnce(n int) int { return share(n, startOf()) }
 
 // start is what starting a process takes on a good machine. It shows what connections to PostgreSQL cost: some machines
 // take several times as long for the pages of a new process, and no longer for anything else.
 const start = time.Millisecond
 
-// share is how many of n tests are to run at once where a process takes so long to start.
+// share is how many of n tests are to run at once where a process takes so long to start; all where that is not known.
 func share(n int, took time.Duration) int {
 	return min(n, max(2, int(float64(n)*float64(start)/float64(max(took, 1)))))
 }

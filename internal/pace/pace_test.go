@@ -18,21 +18,25 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// A judgment fails where the machine answered soon, and does not where it was busy.
+// A judgment fails where the machine answered soon. It does not where the machine was busy, or is as slow in starting processes.
 func TestWithin(t *testing.T) {
 	for _, c := range []struct {
 		longest, took time.Duration
+		slow          float64
 		fails         bool
 	}{
-		{time.Millisecond, time.Second, false},
-		{time.Millisecond, 1005 * time.Millisecond, false},
-		{time.Millisecond, 1100 * time.Millisecond, true},
-		{busy + time.Millisecond, time.Hour, false},
+		{time.Millisecond, time.Second, 1, false},
+		{time.Millisecond, 1005 * time.Millisecond, 1, false},
+		{time.Millisecond, 1100 * time.Millisecond, 1, true},
+		{time.Millisecond, 1100 * time.Millisecond, 0.2, true},
+		{time.Millisecond, 2400 * time.Millisecond, 2.5, false},
+		{time.Millisecond, 2600 * time.Millisecond, 2.5, true},
+		{busy + time.Millisecond, time.Hour, 1, false},
 	} {
 		told := &teller{TB: t}
-		(&Bare{longest: c.longest, began: time.Now()}).Within(told, "it", c.took, time.Second)
+		(&Bare{longest: c.longest, slow: c.slow, began: time.Now()}).Within(told, "it", c.took, time.Second)
 		if told.failed != c.fails {
-			t.Errorf("%v where a bare request took %v: failed %v", c.took, c.longest, told.failed)
+			t.Errorf("%v where a bare request took %v and a process %v times as long: failed %v", c.took, c.longest, c.slow, told.failed)
 		}
 	}
 }

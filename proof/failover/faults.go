@@ -22,7 +22,7 @@ type fault struct {
 
 func faults() []fault {
 	return []fault{
-		{"SIGTERM", "graceful handover (SIGTERM)", 20 * time.Millisecond, 1, terminate},
+		{"SIGTERM", "graceful handover (SIGTERM)", 10 * time.Millisecond, 1, terminate},
 		{"SIGKILL", "SIGKILL", 60 * time.Millisecond, 2, kill},
 		{"SIGSTOP", "SIGSTOP", ttl + time.Second, 10, freeze},
 		{"cut", "cut off, no connection breaks", ttl + time.Second, 10, cutOff},

@@ -3,6 +3,7 @@ package leasepg
 import (
 	"context"
 	"log/slog"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,7 +29,18 @@ type server struct {
 
 // connect opens a connection outside the pool, to the pool's server.
 func (sv *server) connect(ctx context.Context) (*pgx.Conn, error) {
+	return sv.connectWithin(ctx, longest)
+}
+
+// connectWithin is connect for callers that reach each of the pool's hosts within a time, or not at all.
+func (sv *server) connectWithin(ctx context.Context, reach time.Duration) (*pgx.Conn, error) {
 	c := sv.pool.Config().ConnConfig // a copy
+	dial := c.DialFunc
+	c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, reach)
+		defer cancel()
+		return dial(ctx, network, addr)
+	}
 	if c.RuntimeParams["application_name"] == "" {
 		c.RuntimeParams["application_name"] = "leasegen" // to be told apart in pg_stat_activity
 	}

@@ -250,20 +250,14 @@ func (s *session) raise() {
 
 // use runs f on the session's connection when its turn has come. f does not end with the
 // caller's context: pgx closes the connection of a statement that was cancelled, and with it
-// go the locks. It has a time of its own, after which the connection counts as broken.
+// go the locks. It has a time of its own, after which the connection counts as broken, and so has opening one.
 func (s *session) use(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	if err := s.await(ctx); err != nil {
 		return err
 	}
 	done := make(chan error, 1)
 	go func() {
-		patience := longest
-		if s.opened {
-			patience = s.patience()
-		}
-		run, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
-		defer cancel()
-		err := s.run(run, f)
+		err := s.run(context.WithoutCancel(ctx), f)
 		if s.abandoned.Load() || s.ended.Load() && !s.closing.Load() { // while this waited for its turn
 			s.drop()
 		}
@@ -283,6 +277,15 @@ const longest = 10 * time.Second
 // patience is how long the session waits for the server before it gives a connection up.
 func (s *session) patience() time.Duration {
 	return min(max(s.spec.TTL/3, 250*time.Millisecond), longest)
+}
+
+// linking is how long a server that the session has reached may take to give it a connection: for as long as others may believe in the
+// session. To begin again would cost a slow server as much once more, and it would answer neither time.
+func (s *session) linking() time.Duration {
+	if !s.opened {
+		return longest
+	}
+	return min(max(s.spec.TTL, s.patience()), longest)
 }
 
 // await waits for the caller's turn.
@@ -312,25 +315,35 @@ func (s *session) run(ctx context.Context, f func(context.Context, *pgx.Conn) er
 				return err
 			}
 		}
-		err := f(ctx, s.conn)
+		late, err := s.call(ctx, f)
 		if err == nil || s.conn == nil { // nil: f has ended the session
 			return err
 		}
-		broken := s.conn.IsClosed() || ctx.Err() != nil
+		broken := s.conn.IsClosed() || late
 		if broken {
 			s.drop()
 		}
-		if fresh || !broken || ctx.Err() != nil {
+		if fresh || !broken || late {
 			return err
 		}
 	}
+}
+
+// call is one call of f with the connection, and tells whether the session has lost its patience with that.
+func (s *session) call(ctx context.Context, f func(context.Context, *pgx.Conn) error) (late bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.patience())
+	defer cancel()
+	err = f(ctx, s.conn)
+	return ctx.Err() != nil, err
 }
 
 // link opens the connection, takes the session's lock on it, and only then says so in the
 // session's row. Each connection has a lock of its own: the server may still hold that of
 // the one before, which was cut off.
 func (s *session) link(ctx context.Context) error {
-	c, err := s.ss.connect(ctx)
+	ctx, cancel := context.WithTimeout(ctx, s.linking())
+	defer cancel()
+	c, err := s.ss.connectWithin(ctx, s.patience())
 	if err != nil {
 		return err
 	}

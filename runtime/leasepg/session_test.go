@@ -3,7 +3,9 @@ package leasepg_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
@@ -88,6 +91,41 @@ func TestHeartbeatCreatesAndRevivesNothing(t *testing.T) {
 	}
 	if _, err := be.Acquire(t.Context(), backend.AcquireRequest{Session: expired.ID, Consumer: grouped, Max: 1, Attempt: kit.ID()}); !errors.Is(err, backend.ErrSessionLost) {
 		t.Errorf("acquire: %v, want ErrSessionLost", err)
+	}
+}
+
+// A session comes back over a link on which opening a connection takes longer than it waits for an answer.
+func TestSlowWayBack(t *testing.T) {
+	t.Parallel()
+	_, pool := migrated(t)
+	dsn := pool.Config().ConnString()
+	link := faultproxy.Start(t, pgtest.Shared(t).Addr())
+	far := leasepg.New(open(t, strings.Replace(dsn, pgtest.Shared(t).Addr(), link.Addr(), 1)), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
+	const ttl = 9 * time.Second
+	id := kit.Join(t, far, grouped, ttl)
+	pid := query[int](t, pool, firstHolder, id.ID)
+	link.Delay(180 * time.Millisecond)
+	link.HangUp()
+	broke := time.Now()
+	for tried := time.Duration(0); ; {
+		ctx, cancel := context.WithTimeout(t.Context(), ttl/4)
+		err := id.Session.Heartbeat(ctx)
+		cancel()
+		if err == nil {
+			break
+		}
+		tried = time.Since(broke)
+		if errors.Is(err, backend.ErrSessionLost) || tried > time.Minute {
+			t.Fatalf("after %v: %v", tried, err)
+		}
+	}
+	took := time.Since(broke)
+	t.Logf("it was back after %v", took)
+	if took < ttl/3 {
+		t.Errorf("it was back after %v, and the test is about more than %v", took, ttl/3)
+	}
+	if again := query[int](t, pool, firstHolder, id.ID); again == pid {
+		t.Errorf("its connection has the pid %d, as before", pid)
 	}
 }
 

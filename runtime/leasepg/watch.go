@@ -30,8 +30,8 @@ import (
 //     frozen one after waitIdle. So no time that somebody chose separates the two.
 //   - All connections of a process that lives may end at once. It needs to come back then: to connect and to show its sign, a shared
 //     lock that its new connection takes before all else. Joining the others, durably, may then take any time. A process that would bury it
-//     does the same several times in a row, and gives it as long as that takes on the server as it is now. It gives it graceMore where
-//     that is slow, or where something other than a death is likely: the server counts the connections that an operator or an error
+//     does the same several times in a row, or twice where that is slow, and gives it five times as long on the server as it is now. It gives
+//     it graceMore where that is slow, or where something other than a death is likely: the server counts the connections that an operator or an error
 //     ended, and those whose process died are not among them (see ends); or several sessions are missing at once. The count may come
 //     a moment after the lock is free: the statement that buries looks at it again. Connections that the network resets count as an
 //     error's, mostly, and ones that a proxy ends in order look like a death. Where the connection that waits has ended without being
@@ -179,7 +179,7 @@ type watcher struct {
 	probed  time.Time
 }
 
-// returns is what coming back takes: graceTimes in a row, the slowest of them, and when they began.
+// returns is what coming back takes: graceTimes in a row, or as often the slower of two; the slowest of them, and when they began.
 type returns struct {
 	all, slowest time.Duration
 	began        time.Time
@@ -437,8 +437,9 @@ func (w *watcher) passOn(ctx context.Context, suspects []leasedb.LookAroundRow) 
 const probeAgain = time.Second
 
 // returning tells what it takes now to connect to the server and to show a sign, graceTimes in a row, if that is known; where it is
-// wanted it is found out. One time that was quick by chance does not decide. It goes on beside the looks, so that the connection
-// with which these are made is neither idle nor unwatched for long.
+// wanted it is found out. One time that was quick by chance does not decide. Where connecting is slow two do: each takes the server's time
+// from the session that comes back. It goes on beside the looks, so that the connection with which these are made is neither idle nor
+// unwatched for long.
 func (w *watcher) returning(ctx context.Context, wanted bool) (takes returns, known bool) {
 	if w.probing != nil {
 		select {
@@ -460,13 +461,17 @@ func (w *watcher) returning(ctx context.Context, wanted bool) (takes returns, kn
 		ctx, cancel := context.WithTimeout(ctx, longest)
 		defer cancel()
 		takes := returns{began: time.Now()}
-		for range graceTimes {
+		for n := 1; n <= graceTimes; n++ {
 			began := time.Now()
 			err := w.s.tryOut(ctx)
 			took := time.Since(began)
 			takes.all, takes.slowest = takes.all+took, max(takes.slowest, took)
 			if err != nil {
 				takes.all = max(takes.all, graceTimes*graceAlone) // they could not come back either
+				break
+			}
+			if n > 1 && takes.slowest > graceCalm {
+				takes.all = graceTimes * takes.slowest
 				break
 			}
 		}

@@ -218,23 +218,25 @@ func redirected(t testing.TB, pool *pgxpool.Pool, dial func(ctx context.Context,
 	return p
 }
 
-// slowly connects some time later while slow.
-func slowly(slow *atomic.Bool) func(ctx context.Context, network, addr string) (net.Conn, error) {
+// slowly connects some time later while slow, and counts how often.
+func slowly(slow *atomic.Bool, times *atomic.Int64) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if slow.Load() {
+			times.Add(1)
 			time.Sleep(1500 * time.Millisecond)
 		}
 		return new(net.Dialer).DialContext(ctx, network, addr)
 	}
 }
 
-// A process that takes long to connect gives the others long to come back. The server does not end its connection for that, and it does not
-// count as cut off itself.
+// A process that takes long to connect gives the others long to come back, and finds out how long with two tries. The server does not
+// end its connection for that, and it does not count as cut off itself.
 func TestSlowWatcher(t *testing.T) {
 	t.Parallel()
 	_, pool := migrated(t)
 	var slow atomic.Bool
-	be := leasepg.New(redirected(t, pool, slowly(&slow)), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
+	var tries atomic.Int64
+	be := leasepg.New(redirected(t, pool, slowly(&slow, &tries)), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
 	id := kit.Join(t, be, topical, time.Hour)
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(1)))
 	process, dead := part{pool.Config().ConnString(), 10 * time.Minute, topical, 1, false}.start(t)
@@ -249,6 +251,7 @@ func TestSlowWatcher(t *testing.T) {
 		t.Errorf("found after %v, want a little more than five times what connecting takes", took)
 	}
 	bare.Within(t, "finding it", took, 14*time.Second)
+	kit.Equal(t, "tries to connect", tries.Load(), 2)
 	kit.Equal(t, "the pid of the connection that waits", query[int](t, pool, secondHolder, id.ID), pid)
 }
 
@@ -257,7 +260,7 @@ func TestPollingNoticesABreak(t *testing.T) {
 	t.Parallel()
 	_, pool := migrated(t)
 	var slow atomic.Bool
-	be := leasepg.New(redirected(t, pool, slowly(&slow)), leasepg.WithLogger(slog.New(slog.DiscardHandler)), leasepg.WithoutWaiting())
+	be := leasepg.New(redirected(t, pool, slowly(&slow, new(atomic.Int64))), leasepg.WithLogger(slog.New(slog.DiscardHandler)), leasepg.WithoutWaiting())
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(1)))
 	id := kit.Join(t, be, topical, time.Hour)
 	process, dead := part{pool.Config().ConnString(), 10 * time.Minute, topical, 1, false}.start(t)

@@ -27,19 +27,17 @@ type server struct {
 	told   sync.Once   // the log line about that
 }
 
-// connect opens a connection outside the pool, to the pool's server.
+// connect opens a connection outside the pool, to the pool's server. No host that drops what is sent to it takes all of the caller's time:
+// there may be another one, and each is dialed again without TLS where that is not required.
 func (sv *server) connect(ctx context.Context) (*pgx.Conn, error) {
-	return sv.connectWithin(ctx, longest)
-}
-
-// connectWithin is connect for callers that reach each of the pool's hosts within a time, or not at all.
-func (sv *server) connectWithin(ctx context.Context, reach time.Duration) (*pgx.Conn, error) {
 	c := sv.pool.Config().ConnConfig // a copy
-	dial := c.DialFunc
-	c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		ctx, cancel := context.WithTimeout(ctx, reach)
-		defer cancel()
-		return dial(ctx, network, addr)
+	if end, ok := ctx.Deadline(); ok {
+		dial, most := c.DialFunc, time.Until(end)/time.Duration(2+len(c.Fallbacks))
+		c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, most)
+			defer cancel()
+			return dial(ctx, network, addr)
+		}
 	}
 	if c.RuntimeParams["application_name"] == "" {
 		c.RuntimeParams["application_name"] = "leasegen" // to be told apart in pg_stat_activity

@@ -66,6 +66,7 @@ type session struct {
 	mu     sync.Mutex
 	led    map[string]leadership // consumers with an advisory lock that the session leads
 	listen context.CancelFunc
+	unlink context.CancelFunc // ends the opening of a connection; nil before the first
 
 	wanting   atomic.Int32 // callers that wait for their turn
 	called    atomic.Int64 // when the runtime asked for a heartbeat last, since born
@@ -279,13 +280,17 @@ func (s *session) patience() time.Duration {
 	return min(max(s.spec.TTL/3, 250*time.Millisecond), longest)
 }
 
-// linking is how long a server that the session has reached may take to give it a connection: for as long as others may believe in the
-// session. To begin again would cost a slow server as much once more, and it would answer neither time.
+// linking is how long a server may take to give the session a connection: longer than an answer, since to begin again would cost a slow
+// server as much once more, and so short that one more try comes before others cease to believe in the session.
 func (s *session) linking() time.Duration {
 	if !s.opened {
 		return longest
 	}
-	return min(max(s.spec.TTL, s.patience()), longest)
+	left := s.spec.TTL - s.patience()
+	if apart := s.apart.Load(); apart > 0 {
+		left -= time.Since(s.born) - time.Duration(apart)
+	}
+	return min(max(left, s.patience()), longest)
 }
 
 // await waits for the caller's turn.
@@ -343,7 +348,13 @@ func (s *session) call(ctx context.Context, f func(context.Context, *pgx.Conn) e
 func (s *session) link(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.linking())
 	defer cancel()
-	c, err := s.ss.connectWithin(ctx, s.patience())
+	s.mu.Lock()
+	s.unlink = cancel
+	s.mu.Unlock()
+	if s.abandoned.Load() && !s.closing.Load() {
+		return backend.ErrSessionLost
+	}
+	c, err := s.ss.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -501,6 +512,11 @@ func (s *session) abandon() {
 	s.ss.open.Delete(s.spec.ID)
 	s.stop()
 	s.abandoned.Store(true)
+	s.mu.Lock()
+	if s.unlink != nil {
+		s.unlink()
+	}
+	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if s.await(ctx) == nil {

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -101,10 +103,10 @@ func TestSlowWayBack(t *testing.T) {
 	dsn := pool.Config().ConnString()
 	link := faultproxy.Start(t, pgtest.Shared(t).Addr())
 	far := leasepg.New(open(t, strings.Replace(dsn, pgtest.Shared(t).Addr(), link.Addr(), 1)), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
-	const ttl = 9 * time.Second
+	const ttl = 15 * time.Second
 	id := kit.Join(t, far, grouped, ttl)
 	pid := query[int](t, pool, firstHolder, id.ID)
-	link.Delay(180 * time.Millisecond)
+	link.Delay(375 * time.Millisecond)
 	link.HangUp()
 	broke := time.Now()
 	for tried := time.Duration(0); ; {
@@ -127,6 +129,32 @@ func TestSlowWayBack(t *testing.T) {
 	if again := query[int](t, pool, firstHolder, id.ID); again == pid {
 		t.Errorf("its connection has the pid %d, as before", pid)
 	}
+}
+
+// A host that drops what is sent to it leaves a session, and its connection that waits, the time to reach the next one.
+func TestNextHost(t *testing.T) {
+	t.Parallel()
+	_, pool := migrated(t)
+	first := pgtest.Shared(t).Addr()
+	second := faultproxy.Start(t, first)
+	cfg := kit.Must[*pgxpool.Config](t)(pgxpool.ParseConfig(strings.Replace(pool.Config().ConnString(), first, first+","+second.Addr(), 1)))
+	var silent atomic.Bool
+	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if addr == first && silent.Load() {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+	hosts := kit.Must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
+	t.Cleanup(hosts.Close)
+	id := kit.Join(t, leasepg.New(hosts, leasepg.WithLogger(slog.New(slog.DiscardHandler))), grouped, time.Hour)
+	kit.Eventually(t, "it waits", func() bool { return waits(t, pool, id.ID) })
+	pid, waiting := query[int](t, pool, firstHolder, id.ID), query[int](t, pool, secondHolder, id.ID)
+	silent.Store(true)
+	exec(t, pool, "SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) h (pid)", []int{pid, waiting})
+	kit.Eventually(t, "it is back", func() bool { return query[int](t, pool, firstHolder, id.ID) != pid })
+	kit.Eventually(t, "it waits again", func() bool { w := query[int](t, pool, secondHolder, id.ID); return w != 0 && w != waiting })
 }
 
 // TestCostOfHolding: holding many leases costs one row written per heartbeat, in place; a

@@ -185,6 +185,9 @@ type returns struct {
 	began        time.Time
 }
 
+// often is graceTimes the slowest, but no longer than a try may last.
+func (r returns) often() time.Duration { return min(graceTimes*r.slowest, longest) }
+
 // sighting is what was seen of a session.
 type sighting struct {
 	key      int64
@@ -467,11 +470,11 @@ func (w *watcher) returning(ctx context.Context, wanted bool) (takes returns, kn
 			took := time.Since(began)
 			takes.all, takes.slowest = takes.all+took, max(takes.slowest, took)
 			if err != nil {
-				takes.all = max(takes.all, graceTimes*graceAlone) // they could not come back either
+				takes.all = max(takes.all, graceTimes*graceAlone, takes.often()) // they could not come back either
 				break
 			}
-			if n > 1 && takes.slowest > graceCalm {
-				takes.all = graceTimes * takes.slowest
+			if n == 2 && takes.slowest > graceCalm {
+				takes.all = max(takes.all, takes.often())
 				break
 			}
 		}

@@ -251,7 +251,9 @@ func TestSlowWatcher(t *testing.T) {
 		t.Errorf("found after %v, want a little more than five times what connecting takes", took)
 	}
 	bare.Within(t, "finding it", took, 14*time.Second)
-	kit.Equal(t, "tries to connect", tries.Load(), 2)
+	if took < 10*time.Second { // later it finds out once more
+		kit.Equal(t, "tries to connect", tries.Load(), 2)
+	}
 	kit.Equal(t, "the pid of the connection that waits", query[int](t, pool, secondHolder, id.ID), pid)
 }
 

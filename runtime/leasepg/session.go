@@ -513,7 +513,7 @@ func (s *session) abandon() {
 	s.stop()
 	s.abandoned.Store(true)
 	s.mu.Lock()
-	if s.unlink != nil {
+	if s.unlink != nil && !s.closing.Load() { // Close may still need what it opens
 		s.unlink()
 	}
 	s.mu.Unlock()

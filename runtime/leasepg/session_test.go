@@ -157,6 +157,60 @@ func TestNextHost(t *testing.T) {
 	kit.Eventually(t, "it waits again", func() bool { w := query[int](t, pool, secondHolder, id.ID); return w != 0 && w != waiting })
 }
 
+// A session that is abandoned while it connects ends that: the one that replaces it needs the server's time.
+func TestAbandonedSessionStopsConnecting(t *testing.T) {
+	t.Parallel()
+	_, pool := migrated(t)
+	link := faultproxy.Start(t, pgtest.Shared(t).Addr())
+	var cut atomic.Bool
+	var opened, closed atomic.Int64
+	cfg := kit.Must[*pgxpool.Config](t)(pgxpool.ParseConfig(strings.Replace(pool.Config().ConnString(), pgtest.Shared(t).Addr(), link.Addr(), 1)))
+	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err != nil || !cut.Load() {
+			return c, err
+		}
+		return &starting{Conn: c, opened: sync.OnceFunc(func() { opened.Add(1) }), closed: sync.OnceFunc(func() { closed.Add(1) })}, nil
+	}
+	far := kit.Must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
+	t.Cleanup(far.Close)
+	be := leasepg.New(far, leasepg.WithLogger(slog.New(slog.DiscardHandler)), leasepg.WithoutWaiting())
+	id := kit.Join(t, be, grouped, time.Hour)
+	cut.Store(true)
+	link.BlackHole()
+	exec(t, pool, "SELECT pg_terminate_backend(("+firstHolder+"))", id.ID)
+	link.HangUp()
+	kit.Eventually(t, "it connects", func() bool { return opened.Load() > 0 })
+	leasepg.Abandon(be, id.ID)
+	for end := time.Now().Add(5 * time.Second); closed.Load() < opened.Load(); time.Sleep(5 * time.Millisecond) { // by itself a try ends after ten
+		if time.Now().After(end) {
+			t.Fatalf("of %d connections %d are closed", opened.Load(), closed.Load())
+		}
+	}
+}
+
+// starting is a connection that reports its beginning and its end, unless it carries a request to cancel: that has 16 bytes.
+type starting struct {
+	net.Conn
+	opened, closed func()
+	started        atomic.Bool
+}
+
+func (c *starting) Write(p []byte) (int, error) {
+	if len(p) > 16 {
+		c.started.Store(true)
+		c.opened()
+	}
+	return c.Conn.Write(p)
+}
+
+func (c *starting) Close() error {
+	if c.started.Load() {
+		c.closed()
+	}
+	return c.Conn.Close()
+}
+
 // TestCostOfHolding: holding many leases costs one row written per heartbeat, in place; a
 // standby and an idle feed write no rows.
 func TestCostOfHolding(t *testing.T) {

@@ -48,6 +48,8 @@ const (
 // tracing is the backend with what its answers say about the one message on its way.
 type tracing struct {
 	*leasepg.Backend
+	commits sync.RWMutex // held while one is under way: a read that sees what it stored is drawn after it
+
 	mu    sync.Mutex
 	began time.Time
 	spots []spot
@@ -66,6 +68,19 @@ func (b *tracing) add(what string) {
 	b.spots = append(b.spots, spot{what, since(b.began, time.Now())})
 }
 
+// read adds a read of the message. The consumer drops what it read while the topic was at work, and reads it again:
+// of such reads in a row, the last is the one that it used.
+func (b *tracing) read(what string) {
+	b.commits.Lock()
+	defer b.commits.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if last := len(b.spots) - 1; last >= 0 && b.spots[last].What == what {
+		b.spots = b.spots[:last]
+	}
+	b.spots = append(b.spots, spot{what, since(b.began, time.Now())})
+}
+
 // await waits until something has happened to the message, and returns all that has.
 func (b *tracing) await(ctx context.Context, what string) (all []spot) {
 	until(ctx, what, func() bool {
@@ -80,7 +95,7 @@ func (b *tracing) await(ctx context.Context, what string) (all []spot) {
 func (b *tracing) Fetch(ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
 	all, err := b.Backend.Fetch(ctx, req)
 	if slices.ContainsFunc(all, func(f backend.Fetched) bool { return len(f.Messages) > 0 }) {
-		b.add(fetched)
+		b.read(fetched)
 	}
 	return all, err
 }
@@ -88,12 +103,14 @@ func (b *tracing) Fetch(ctx context.Context, req backend.FetchRequest) ([]backen
 func (b *tracing) FetchParked(ctx context.Context, req backend.ParkedRequest) (backend.Parked, error) {
 	p, err := b.Backend.FetchParked(ctx, req)
 	if len(p.Messages) > 0 {
-		b.add(retried)
+		b.read(retried)
 	}
 	return p, err
 }
 
 func (b *tracing) Commit(ctx context.Context, session, consumer string, progress []backend.Progress) ([]string, error) {
+	b.commits.RLock()
+	defer b.commits.RUnlock()
 	fenced, err := b.Backend.Commit(ctx, session, consumer, progress)
 	for _, p := range progress {
 		switch {
@@ -116,7 +133,8 @@ func recordLife(ctx context.Context, q quality) (l life, err error) {
 	b := &tracing{Backend: leasepg.New(s.pool, leasepg.WithLogger(log))}
 	var broken atomic.Bool
 	l.Max = 3
-	ready := make(chan struct{}, 1)
+	ready := make(chan struct{})
+	acquired := sync.OnceFunc(func() { close(ready) })
 	c := must.Get(lease.NewConsumer(b, lease.Spec{
 		Name: consumer, Per: lease.PerTopic, Topics: []string{"orders"}, Batch: 1,
 		Retry: lease.Retry{Max: l.Max, Min: q.pause / 8, Jitter: -1},
@@ -130,7 +148,7 @@ func recordLife(ctx context.Context, q quality) (l life, err error) {
 		})},
 	}, lease.WithLogger(log), lease.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
 		if _, ok := o.(operate.ObservedAcquire); ok {
-			ready <- struct{}{}
+			acquired()
 		}
 	}))))
 	ctx, cancel := context.WithCancel(ctx)

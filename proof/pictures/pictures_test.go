@@ -90,6 +90,28 @@ func TestRebalanceIsRecorded(t *testing.T) {
 	drawRebalance(r)
 }
 
+// A read that the consumer repeats is drawn once, where the answer came that it used.
+func TestRepeatedReadsAreOneSpot(t *testing.T) {
+	var b tracing
+	b.begin()
+	for range 2 {
+		b.read(fetched)
+	}
+	b.add(failed)
+	b.add(parked)
+	for range 3 {
+		b.read(retried)
+	}
+	b.add(handled)
+	var got []string
+	for _, s := range b.spots {
+		got = append(got, s.What)
+	}
+	if want := []string{published, fetched, failed, parked, retried, handled}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
 func TestLifeIsRecorded(t *testing.T) {
 	t.Parallel()
 	l, err := recordLife(t.Context(), quick)

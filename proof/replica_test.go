@@ -195,6 +195,7 @@ func (tx carelessTx) Commit(ctx context.Context, session, consumer string, p bac
 	ctx = context.WithoutCancel(ctx)
 	fmt.Printf("committing %s %d\n", p.Resource, p.Epoch)
 	time.Sleep(30 * time.Millisecond) // here a frozen replica is mostly caught
+	fmt.Printf("storing %s %d\n", p.Resource, p.Epoch)
 	if !tx.fence {
 		err := tx.Handle().(pgx.Tx).QueryRow(ctx, `SELECT coalesce(session, ''), epoch FROM leasegen.lease WHERE consumer = $1 AND resource = $2`,
 			consumer, p.Resource).Scan(&session, &p.Epoch)

@@ -15,15 +15,17 @@ import (
 // play lets the leadership change hands in three ways.
 func (r *run) play(ctx context.Context) error {
 	fmt.Fprintf(r.Out, "%-42s %10s   %s\n", "", "no leader", "jobs of each leader")
+	var leaders map[string]int
+	var err error
 	for _, name := range []string{"replica-1", "replica-2", "replica-3"} {
 		if err := r.Fleet.Start(name); err != nil {
 			return err
 		}
-		if err := r.led(ctx, ""); err != nil { // replica-1 is to be first
+		if leaders, err = r.led(ctx, ""); err != nil { // replica-1 is to be first
 			return err
 		}
 	}
-	if err := r.tell(ctx, "three replicas start", ""); err != nil {
+	if err := r.tell(ctx, "three replicas start", "", leaders); err != nil {
 		return err
 	}
 	sessions, locks, err := r.connections(ctx)
@@ -97,21 +99,22 @@ func (r *run) leaders(ctx context.Context) (map[string]int, error) {
 	return leaders, err
 }
 
-// led waits until every job is led, and none by the replica that left.
-func (r *run) led(ctx context.Context, left string) error {
-	return stage.Until(ctx, "every job is led", func() (bool, error) {
-		leaders, err := r.leaders(ctx)
+// led waits until every job is led, and none by the replica that left, and returns the leaders.
+func (r *run) led(ctx context.Context, left string) (leaders map[string]int, err error) {
+	err = stage.Until(ctx, "every job is led", func() (_ bool, err error) {
+		leaders, err = r.leaders(ctx)
 		led := 0
 		for _, n := range leaders {
 			led += n
 		}
 		return led == jobs && leaders[left] == 0, err
 	})
+	return leaders, err
 }
 
 // pass takes the leader of the most jobs out with fault, and waits until others lead.
 func (r *run) pass(ctx context.Context, what string, fault func(string) error) (name string, err error) {
-	leaders, err := r.leaders(ctx)
+	leaders, err := r.led(ctx, "")
 	if err != nil {
 		return "", err
 	}
@@ -123,10 +126,10 @@ func (r *run) pass(ctx context.Context, what string, fault func(string) error) (
 	if err := fault(name); err != nil {
 		return "", err
 	}
-	if err := r.led(ctx, name); err != nil {
+	if leaders, err = r.led(ctx, name); err != nil {
 		return "", err
 	}
-	return name, r.tell(ctx, name+" "+what, name)
+	return name, r.tell(ctx, name+" "+what, name, leaders)
 }
 
 // refused says which writes of the replica were refused when it went on.
@@ -146,7 +149,7 @@ func (r *run) refused(ctx context.Context, name string) (string, error) {
 
 // tell prints who leads, and for how long no replica led after the last step of the replica
 // that left: the longest of its jobs.
-func (r *run) tell(ctx context.Context, what, left string) error {
+func (r *run) tell(ctx context.Context, what, left string, leaders map[string]int) error {
 	gap := ""
 	if left != "" {
 		var d time.Duration
@@ -158,10 +161,6 @@ func (r *run) tell(ctx context.Context, what, left string) error {
 			return err
 		}
 		gap = fmt.Sprintf("%d ms", d.Milliseconds())
-	}
-	leaders, err := r.leaders(ctx)
-	if err != nil {
-		return err
 	}
 	fmt.Fprintf(r.Out, "%-42s %10s   %s\n", what, gap, stage.Shares(leaders))
 	return nil

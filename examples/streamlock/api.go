@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -182,6 +183,16 @@ func (a *api) late() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.refused)
+}
+
+// lateOf is the first call of the replica that was refused.
+func (a *api) lateOf(replica string) string {
+	for _, call := range a.late() {
+		if strings.HasPrefix(call, "refused: "+replica+",") {
+			return call
+		}
+	}
+	return ""
 }
 
 // client is how a replica reaches the API.

@@ -64,7 +64,7 @@ func (r *run) play(ctx context.Context) error {
 	if err := r.Fleet.Thaw("replica-3"); err != nil {
 		return err
 	}
-	if err := until("replica-3 thaws, and is refused", func() (bool, error) { return len(r.api.late()) > 0, nil }); err != nil {
+	if err := until("replica-3 thaws, and is refused", func() (bool, error) { return r.api.lateOf("replica-3") != "", nil }); err != nil {
 		return err
 	}
 	if err := until("all streams are at their end", func() (bool, error) {
@@ -76,7 +76,7 @@ func (r *run) play(ctx context.Context) error {
 
 	t := r.api.sum()
 	late := r.api.late()
-	fmt.Fprintf(r.Out, "\n%s\n\n", late[0])
+	fmt.Fprintf(r.Out, "\n%s\n\n", r.api.lateOf("replica-3"))
 	fmt.Fprintf(r.Out, "%d events = processed once and in order %d; %d streams changed hands, %d calls of former owners refused\n\n",
 		t.events, t.processed, t.moved, len(late))
 	fmt.Fprint(r.Out, "XStreamRoll's LockManager, by its code: a dead worker's streams wait 30 s and the next poll; a frozen\n"+

@@ -40,7 +40,7 @@ var shared process
 
 func (p *process) started() (context.Context, error) {
 	p.start.Do(func() {
-		options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.DisableGPU,
+		options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WSURLReadTimeout(4*Patience),
 			chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-lcd-text", true), chromedp.Flag("font-render-hinting", "none"))
 		if path := os.Getenv("LEASEGEN_CHROMIUM"); path != "" {
 			options = append(options, chromedp.ExecPath(path))

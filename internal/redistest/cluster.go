@@ -29,7 +29,7 @@ const Slots = 16384
 const (
 	// How long the cluster is given for what takes it two to eight seconds on an idle
 	// machine: to form, to elect, to agree.
-	clusterTimeout = 45 * time.Second
+	clusterTimeout = 3 * time.Minute
 	pollEvery      = 20 * time.Millisecond
 )
 

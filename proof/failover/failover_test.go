@@ -55,8 +55,13 @@ func TestFailover(t *testing.T) {
 					t.Fatal(err)
 				}
 				t.Logf("%v, late calls: %d", l.took, l.late)
-				// A Run handler that was frozen hears a moment later that it has lost its lease.
-				if l.late > 0 && k.asPer != lease.PerCluster {
+				// A Run handler that was frozen hears a moment later that it has lost its lease. Another may have been
+				// frozen between the look at its lease and its call.
+				most := 0
+				if f.name == "SIGSTOP" {
+					most = 1
+				}
+				if l.late > most && k.asPer != lease.PerCluster {
 					t.Errorf("an old owner began %d calls after the new owner's first", l.late)
 				}
 				if f.target == 0 {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/fleet"
@@ -111,6 +112,20 @@ func (s *site) first(ctx context.Context, what string, match func(event) bool) (
 		return i >= 0
 	})
 	return e
+}
+
+// heard waits until the replicas have told of each lease that the database says is theirs.
+func (s *site) heard(ctx context.Context) {
+	until(ctx, "the replicas have told of their leases", func() bool {
+		rows, err := s.pool.Query(ctx, `SELECT resource || ' ' || epoch FROM leasegen.lease WHERE session IS NOT NULL`)
+		must.Do(err)
+		owned := must.Get(pgx.CollectRows(rows, pgx.RowTo[string]))
+		told := map[string]bool{}
+		for _, e := range s.events() {
+			told[fmt.Sprint(e.resource, " ", e.epoch)] = told[fmt.Sprint(e.resource, " ", e.epoch)] || e.what == "acquired"
+		}
+		return !slices.ContainsFunc(owned, func(lease string) bool { return !told[lease] })
+	})
 }
 
 // until waits until done.

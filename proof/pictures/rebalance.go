@@ -55,6 +55,7 @@ func recordRebalance(ctx context.Context, q quality) (r rebalance, err error) {
 			at = began
 		}
 		s.shared(ctx, q.slots, live)
+		s.heard(ctx)
 		r.Steps = append(r.Steps, step{What: what, At: since(began, at)})
 		time.Sleep(q.pause)
 	}

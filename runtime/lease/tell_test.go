@@ -109,27 +109,29 @@ func (h enabled) WithAttrs(as []slog.Attr) slog.Handler { return enabled{h.Handl
 
 // A message in the log or an observation that a loop waits for is handed over before Run returns, in order.
 func TestAllIsToldBeforeRunReturns(t *testing.T) {
-	be := leasemem.New()
-	publish(t, be, "x", 0, 500, nil)
-	var got seen
-	var rec recorder
-	var log logged
-	stop := start(t, newConsumer(t, be, lease.Spec{Batch: 7, Handlers: handleAll(&got)}, log.option(), lease.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
-		time.Sleep(100 * time.Microsecond)
-		rec.Observe(o)
-	}))))
-	drained(t, be)
-	stop()
-	if n := len(observed[operate.ObservedHandle](&rec)); n != 500 {
-		t.Errorf("%d calls were told, want 500", n)
-	}
-	so := observed[operate.ObservedSession](&rec)
-	if len(so) != 2 || !so[0].Open || so[1].Open {
-		t.Errorf("%+v", so)
-	}
-	if !log.has("acquired leases", "consumer=a") || strings.Contains(log.buf.String(), "dropped") {
-		t.Errorf("log %s", log.buf.String())
-	}
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		publish(t, be, "x", 0, 500, nil)
+		var got seen
+		var rec recorder
+		var log logged
+		stop := start(t, newConsumer(t, be, lease.Spec{Batch: 7, Handlers: handleAll(&got)}, log.option(), lease.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
+			time.Sleep(100 * time.Microsecond)
+			rec.Observe(o)
+		}))))
+		drained(t, be)
+		stop()
+		if n := len(observed[operate.ObservedHandle](&rec)); n != 500 {
+			t.Errorf("%d calls were told, want 500", n)
+		}
+		so := observed[operate.ObservedSession](&rec)
+		if len(so) != 2 || !so[0].Open || so[1].Open {
+			t.Errorf("%+v", so)
+		}
+		if !log.has("acquired leases", "consumer=a") || strings.Contains(log.buf.String(), "dropped") {
+			t.Errorf("log %s", log.buf.String())
+		}
+	})
 }
 
 // A flood of calls pushes out no other observation; what it loses is counted.

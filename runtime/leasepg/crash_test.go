@@ -104,7 +104,7 @@ func TestKilledProcessWithGrace(t *testing.T) {
 	careful.Grace = 500 * time.Millisecond
 	kit.OK(t, be.Register(t.Context(), careful, kit.Topics(3)))
 	successor := kit.Join(t, be, careful, time.Hour)
-	const ttl = 8 * time.Second
+	const ttl = 20 * time.Second
 	process, dead := part{pool.Config().ConnString(), ttl, careful, 3, false}.start(t)
 	kit.OK(t, process.Kill())
 	kit.Eventually(t, "it is found", func() bool { return state(t, pool, dead) == "dead" })
@@ -144,7 +144,7 @@ func TestFrozenLeader(t *testing.T) {
 			stopped := time.Now()
 			kit.Eventually(t, "it is replaced", func() bool { return len(successor.Acquires(1)) == 1 })
 			took := time.Since(stopped)
-			if took < ttl/2 {
+			if took < ttl/4 { // its last heartbeat was up to a third before
 				t.Errorf("it was replaced after %v, its TTL is %v", took, ttl)
 			}
 			bare.Within(t, "replacing the leader", took, 2*ttl)
@@ -205,6 +205,7 @@ func TestTerminatedHeartbeat(t *testing.T) {
 	kit.OK(t, be.Register(t.Context(), grouped, nil))
 	contender := kit.Join(t, be, grouped, time.Hour)
 	kit.Join(t, be, grouped, time.Hour)
+	bare := pace.Beside(t, pool.Ping)
 	const rounds = 20
 	survived := 0
 	for range rounds {
@@ -236,7 +237,7 @@ func TestTerminatedHeartbeat(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	kit.Equal(t, "sessions that survived the end of their connection", survived, rounds)
+	noneDied(t, bare, "sessions that did not survive the end of their connection", rounds-survived)
 }
 
 // After a restart of the server, or a crash of one of its processes, no lock is held by
@@ -260,7 +261,7 @@ func TestServerRestartKillsNobody(t *testing.T) {
 			kit.OK(t, err)
 			link := faultproxy.Start(t, server.Addr())
 			far := leasepg.New(open(t, strings.Replace(dsn, server.Addr(), link.Addr(), 1)), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
-			id := kit.Join(t, far, topical, time.Minute)
+			id := kit.Join(t, far, topical, 5*time.Minute)
 			kit.OK(t, far.Register(t.Context(), topical, kit.Topics(3)))
 			g := id.Acquires(1)[0]
 			leader, _ := memberSpec(t, far, backend.SessionSpec{TTL: time.Minute, Advisory: true, Consumers: []string{led.Name}})
@@ -268,7 +269,7 @@ func TestServerRestartKillsNobody(t *testing.T) {
 			kit.Equal(t, "leases of the leader", len(kit.Acting(t, far, leader, led).Acquires(1)), 1)
 
 			be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.DiscardHandler)))
-			near := kit.Join(t, be, topical, time.Minute, led)
+			near := kit.Join(t, be, topical, 5*time.Minute, led)
 			link.BlackHole() // who is cut off cannot be back first, and the server did not see its connection end
 			before := query[string](t, pool, "SELECT leasegen.incarnation()")
 			restart(t, server, pool)
@@ -373,7 +374,7 @@ func TestSessionsLeaveNothing(t *testing.T) {
 	}
 	kit.Eventually(t, "no connection is left", func() bool { return query[int](t, pool, connections) == 0 })
 	kit.Equal(t, "holders", held(t, pool, led.Name), 0)
-	goleak.VerifyNone(t, before)
+	kit.Eventually(t, "no goroutine is left", func() bool { return goleak.Find(before) == nil })
 }
 
 // A process that no longer asks for heartbeats does not stay alive by its connection.
@@ -388,7 +389,7 @@ func TestSilentProcessLetsGo(t *testing.T) {
 // Watching writes no rows and reads what is said.
 func TestCostOfWatching(t *testing.T) {
 	t.Parallel()
-	pool := open(t, pgtest.Start(t).DB("cost"))
+	pool := open(t, pgtest.Start(t, pgtest.Config("autovacuum", "off")).DB("cost")) // which draws transaction ids, too
 	_, err := leasepg.Migrate(t.Context(), pool)
 	kit.OK(t, err)
 	be := leasepg.New(pool)

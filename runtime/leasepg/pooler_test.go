@@ -269,9 +269,13 @@ func TestPoolerFailover(t *testing.T) {
 	bare := pace.Beside(t, direct.Ping)
 	proxy.Cut()
 	cut := time.Now()
-	kit.Equal(t, "owner", <-begun, "second")
+	by := <-begun
+	for by == "first" { // it may have begun anew before it was cut off
+		by = <-begun
+	}
+	kit.Equal(t, "owner", by, "second")
 	took := time.Since(cut)
-	if took < ttl/2 {
+	if took < ttl/4 { // its last heartbeat was up to a third before
 		t.Errorf("taken over after %v, the TTL is %v", took, ttl)
 	}
 	bare.Within(t, "takeover", took, 4*ttl)

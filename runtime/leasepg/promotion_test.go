@@ -112,7 +112,7 @@ func (f *fleet) await(t testing.TB, batch string, n int) {
 		slices.Sort(out)
 		return out
 	}
-	for end := time.Now().Add(60 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(kit.Patience(t)); ; time.Sleep(10 * time.Millisecond) {
 		left := missing()
 		if len(left) == 0 {
 			return

@@ -250,7 +250,7 @@ func TestRetireLosesNothing(t *testing.T) {
 	be, pool := migrated(t)
 	exec(t, pool, "CREATE TABLE seen (id bigint PRIMARY KEY)")
 	kit.OK(t, be.Register(t.Context(), streamed, nil))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), kit.Patience(t))
 	defer cancel()
 	var wg sync.WaitGroup
 	for range workers {

@@ -68,11 +68,15 @@ func TestSweep(t *testing.T) {
 	kit.Equal(t, "wanted", query[string](t, pool, "SELECT string_agg(resource, ' ' ORDER BY resource) FROM leasegen.lease WHERE wanted"), "key-9 new")
 
 	// Streams that are wanted are only looked at.
-	before := query[int64](t, pool, "SELECT pg_current_xact_id()::text::bigint")
-	for range 5 {
-		kit.OK(t, be.Register(t.Context(), c, []string{"key-9", "new"}))
+	wrote := int64(0)
+	for try := 0; try == 0 || try < 10 && wrote > 1; try++ { // the server's own housekeeping may write in between
+		before := query[int64](t, pool, "SELECT pg_current_xact_id()::text::bigint")
+		for range 5 {
+			kit.OK(t, be.Register(t.Context(), c, []string{"key-9", "new"}))
+		}
+		wrote = query[int64](t, pool, "SELECT pg_current_xact_id()::text::bigint") - before
 	}
-	kit.Equal(t, "transactions that wrote", query[int64](t, pool, "SELECT pg_current_xact_id()::text::bigint")-before, 1)
+	kit.Equal(t, "transactions that wrote, this test's look among them", wrote, 1)
 }
 
 // TestAnnouncedStreams: what the application names is wanted when it is named, and the log

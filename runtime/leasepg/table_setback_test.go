@@ -59,7 +59,7 @@ func (r *tableReaders) await(t testing.TB, batch string, n int) {
 	counts := func() [3]int {
 		return [3]int{len(of(r.group.Rows())), len(of(r.topic.Rows())), len(of(r.key.Rows()))}
 	}
-	for end := time.Now().Add(45 * time.Second); counts() != [3]int{n, n, n}; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(kit.Patience(t)); counts() != [3]int{n, n, n}; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("of %d rows of %q group, topic and partition handled %v", n, batch, counts())
 		}

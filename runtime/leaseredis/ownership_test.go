@@ -102,7 +102,7 @@ func TestManySessionsDieAtOnce(t *testing.T) {
 	be := fresh(t, leaseredis.WithTags(2))
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(n)))
 	for range n {
-		id := kit.Join(t, be, topical, time.Second)
+		id := kit.Join(t, be, topical, 3*time.Second)
 		kit.Equal(t, "granted", len(id.Acquires(1)), 1)
 	}
 	next := kit.Join(t, be, topical, time.Hour)

@@ -23,7 +23,7 @@ func TestTopologyIsAskedFor(t *testing.T) {
 			seen <- o
 		}
 	}))
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*kit.Patience(t))
 	defer cancel()
 
 	single := leaseredis.New(redistest.Shared(t).Client(t), quiet(), observer)

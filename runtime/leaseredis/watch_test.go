@@ -552,7 +552,7 @@ func TestWhereTheTTLDecides(t *testing.T) {
 			kit.OK(t, be.Check(t.Context(), nil))
 			able := on(w.c, w.namespace, leaseredis.WithLogger(discard))
 			watcher := w.join(able, grouped, time.Minute)
-			const ttl = 3 * time.Second
+			const ttl = 10 * time.Second
 			a := kit.Join(t, be, grouped, ttl)
 			kit.Eventually(t, "the log says so", func() bool { return log.count("when its TTL is over") == 1 })
 			detection := map[string]string{}
@@ -612,7 +612,7 @@ func TestSeveralProxiesEndNobody(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	w := watchedOn(t, s)
-	const ttl = 3 * time.Second
+	const ttl = 9 * time.Second
 	var log logBook
 	var all []*kit.Actor
 	for range 2 {
@@ -725,7 +725,7 @@ func TestABusyServerEndsNobody(t *testing.T) {
 	refused := on(through(t, s.Addr(), func(c net.Conn) net.Conn { return refuses(c, &busy, &busy) }), w.namespace, log.option())
 	hinted(t, be)
 	hinted(t, refused)
-	const ttl = 6 * time.Second
+	const ttl = 9 * time.Second
 	witness := w.join(be, grouped, time.Hour)
 	a := w.join(refused, grouped, ttl)
 	alive(t, a, ttl)

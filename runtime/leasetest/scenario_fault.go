@@ -219,7 +219,7 @@ var faultScenarios = []check{
 		})
 		arrive(t, entered)
 		p.link.cut()
-		kit.Eventually(t, "it lost its leases", func() bool { return len(observations[operate.ObservedLoss](p)) == 2 })
+		kit.Eventually(t, "it lost its leases", func() bool { return len(observations[operate.ObservedLoss](p)) >= 2 })
 		w.start(mortal(), fine)
 		w.handled(6)
 		p.link.mend()

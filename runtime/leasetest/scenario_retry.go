@@ -231,9 +231,15 @@ var retryScenarios = []check{
 		cs := w.of(2)
 		kit.Equal(t, "calls", len(cs), 2)
 		kit.Equal(t, "attempt", cs[1].attempt, 2)
-		kit.Eventually(t, "a report", func() bool { return len(observations[operate.ObservedStuck](p)) > 0 })
-		stuck := observations[operate.ObservedStuck](p)
-		kit.Equal(t, "reports", len(stuck), 1)
-		kit.Equal(t, "its message", stuck[0].ID, cs[0].id)
+		reports := func() (n int) { // of other calls there may be some, on a machine that is busy
+			for _, o := range observations[operate.ObservedStuck](p) {
+				if o.ID == cs[0].id {
+					n++
+				}
+			}
+			return n
+		}
+		kit.Eventually(t, "a report", func() bool { return reports() > 0 })
+		kit.Equal(t, "reports", reports(), 1)
 	})},
 }

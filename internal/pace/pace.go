@@ -34,7 +34,9 @@ type Bare struct {
 
 	mu      sync.Mutex
 	began   time.Time // of the present one
+	over    bool      // there is none any more
 	longest time.Duration
+	stalls  int // requests that stalled
 }
 
 // Beside makes a bare request every few milliseconds until Stop, at the latest until the test ends.
@@ -44,7 +46,14 @@ func Beside(t testing.TB, request func(context.Context) error) *Bare {
 	ctx, cancel := context.WithCancel(context.Background())
 	var loop sync.WaitGroup
 	b := &Bare{began: time.Now(), slow: float64(startOf()) / float64(start)}
-	b.stop = sync.OnceFunc(func() { cancel(); loop.Wait() })
+	b.stop = sync.OnceFunc(func() {
+		cancel()
+		loop.Wait()
+		b.note(time.Since(b.began)) // the last may have been waiting
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.over = true
+	})
 	t.Cleanup(b.stop)
 	loop.Go(func() {
 		for {
@@ -57,12 +66,20 @@ func Beside(t testing.TB, request func(context.Context) error) *Bare {
 				t.Errorf("a bare request: %v", err)
 				return
 			}
-			b.mu.Lock()
-			b.longest, b.began = max(b.longest, time.Since(b.began)-pause), time.Now()
-			b.mu.Unlock()
+			b.note(time.Since(b.began) - pause)
 		}
 	})
 	return b
+}
+
+// note counts a request that took so long; the next begins.
+func (b *Bare) note(took time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if took > stalled {
+		b.stalls++
+	}
+	b.longest, b.began = max(b.longest, took), time.Now()
 }
 
 // Stop ends the requests.
@@ -72,11 +89,29 @@ func (b *Bare) Stop() { b.stop() }
 func (b *Bare) Longest() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return max(b.longest, time.Since(b.began)) // it may be waiting now
+	return max(b.longest, b.waiting())
 }
 
-// Stalled reports whether a bare request took so long that timeouts pass and leases end, whatever is tested.
-func (b *Bare) Stalled() bool { return b.Longest() > stalled }
+// waiting is how long the present request has been waiting. The caller holds b.mu.
+func (b *Bare) waiting() time.Duration {
+	if b.over {
+		return 0
+	}
+	return time.Since(b.began)
+}
+
+// Stalls is how many bare requests have taken so long that timeouts pass and leases end, whatever is tested.
+func (b *Bare) Stalls() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.waiting() > stalled {
+		return b.stalls + 1
+	}
+	return b.stalls
+}
+
+// Stalled reports whether one has.
+func (b *Bare) Stalled() bool { return b.Stalls() > 0 }
 
 // Within fails a test where something took longer than limit, and ten times the longest bare request beyond it. If that took
 // a tenth of a second, it only logs. Where a process takes long to start, the limit is longer by as much: what opens connections

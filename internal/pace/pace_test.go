@@ -1,7 +1,9 @@
 package pace
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -39,6 +41,40 @@ func TestWithin(t *testing.T) {
 			t.Errorf("%v where a bare request took %v and a process %v times as long: failed %v", c.took, c.longest, c.slow, told.failed)
 		}
 	}
+}
+
+// Stalls are counted one by one, the present one too, and time after Stop is no request's.
+func TestStalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		took := make(chan time.Duration, 4)
+		for _, d := range []time.Duration{time.Millisecond, stalled * 2, time.Millisecond, stalled * 3} {
+			took <- d
+		}
+		b := Beside(t, func(ctx context.Context) error {
+			select {
+			case d := <-took:
+				time.Sleep(d)
+			case <-ctx.Done():
+			default:
+			}
+			return nil
+		})
+		for _, at := range []struct {
+			after time.Duration
+			want  int
+		}{{stalled, 0}, {stalled, 1}, {stalled, 1}, {stalled, 2}, {5 * stalled, 2}} {
+			time.Sleep(at.after)
+			if got := b.Stalls(); got != at.want || b.Stalled() != (got > 0) {
+				t.Errorf("%d stalls, want %d", got, at.want)
+			}
+		}
+		b.Stop()
+		longest := b.Longest()
+		time.Sleep(time.Hour)
+		if got := b.Longest(); got != longest || got < 3*stalled || b.Stalls() != 2 {
+			t.Errorf("after an hour: the longest took %v, at the end %v; %d stalls", got, longest, b.Stalls())
+		}
+	})
 }
 
 // teller notes whether a test would have failed.

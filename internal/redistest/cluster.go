@@ -255,6 +255,23 @@ func (c *Cluster) RemoveNode(t testing.TB, node *Server) {
 	c.WaitHealthy(t)
 }
 
+// Epoch is how many elections and moves of slots there have been, as the nodes that run know.
+func (c *Cluster) Epoch(t testing.TB) (epoch int64) {
+	t.Helper()
+	for _, n := range c.running() {
+		info, err := n.Client(t).ClusterInfo(t.Context()).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, err := strconv.ParseInt(field(info, "cluster_current_epoch"), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		epoch = max(epoch, at)
+	}
+	return epoch
+}
+
 // running are the nodes that are neither stopped nor paused.
 func (c *Cluster) running() []*Server {
 	return slices.DeleteFunc(slices.Clone(c.nodes), func(s *Server) bool { return !s.Answers() })

@@ -55,8 +55,8 @@ func TestFailover(t *testing.T) {
 					t.Fatal(err)
 				}
 				t.Logf("%v, late calls: %d", l.took, l.late)
-				// A Run handler that was frozen hears a moment later that it has lost its lease. Another may have been
-				// frozen between the look at its lease and its call.
+				// A Run handler that was frozen hears a moment later that it has lost its lease. One of another kind may have
+				// been frozen between the look at its lease and its call: one call in all trials.
 				most := 0
 				if f.name == "SIGSTOP" {
 					most = 1

@@ -122,7 +122,9 @@ func (s *site) heard(ctx context.Context) {
 		owned := must.Get(pgx.CollectRows(rows, pgx.RowTo[string]))
 		told := map[string]bool{}
 		for _, e := range s.events() {
-			told[fmt.Sprint(e.resource, " ", e.epoch)] = told[fmt.Sprint(e.resource, " ", e.epoch)] || e.what == "acquired"
+			if e.what == "acquired" {
+				told[fmt.Sprint(e.resource, " ", e.epoch)] = true
+			}
 		}
 		return !slices.ContainsFunc(owned, func(lease string) bool { return !told[lease] })
 	})

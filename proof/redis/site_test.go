@@ -50,6 +50,8 @@ type site struct {
 	sink     *sink
 	// lossy: faults may take back what was acknowledged: messages, or only progress.
 	losesMessages, losesProgress bool
+	// electsOnce: each fault makes the cluster elect one master, and no other event does.
+	electsOnce bool
 	// lanes: handlers fail, so that keys wait and others do not.
 	lanes bool
 	// blames: owners are killed so often that a message can be taken for what kills them.

@@ -136,15 +136,15 @@ func TestFrozenLeader(t *testing.T) {
 			successor := kit.Join(t, be, led, time.Hour)
 			const ttl = 5 * time.Second
 			process, frozen := part{pool.Config().ConnString(), ttl, led, 1, mixed}.start(t)
+			bare := pace.Beside(t, pool.Ping)
 			time.Sleep(ttl)
 			kit.Equal(t, "state of a living leader", state(t, pool, frozen), "live")
 			kit.Equal(t, "acquired from a living leader", len(successor.Acquires(1)), 0)
-			bare := pace.Beside(t, pool.Ping)
 			kit.OK(t, process.Signal(syscall.SIGSTOP))
 			stopped := time.Now()
 			kit.Eventually(t, "it is replaced", func() bool { return len(successor.Acquires(1)) == 1 })
 			took := time.Since(stopped)
-			if took < ttl/4 { // its last heartbeat was up to a third before
+			if took < ttl/2 && !bare.Stalled() { // its last heartbeat was up to a third of it before
 				t.Errorf("it was replaced after %v, its TTL is %v", took, ttl)
 			}
 			bare.Within(t, "replacing the leader", took, 2*ttl)
@@ -209,6 +209,7 @@ func TestTerminatedHeartbeat(t *testing.T) {
 	const rounds = 20
 	survived := 0
 	for range rounds {
+		stalls := bare.Stalls()
 		id := kit.Join(t, be, grouped, time.Minute)
 		var gs []backend.Grant
 		kit.Eventually(t, "the lease is free", func() bool { gs = id.Acquires(1); return len(gs) == 1 })
@@ -230,6 +231,9 @@ func TestTerminatedHeartbeat(t *testing.T) {
 			survived++
 			kit.OK(t, id.Session.Close(t.Context()))
 		case errors.Is(err, backend.ErrSessionLost):
+			if bare.Stalls() > stalls {
+				survived++ // its time to come back may have passed in a stall
+			}
 			for _, g := range taken {
 				kit.OK(t, be.Release(t.Context(), contender.ID, grouped.Name, []backend.Ref{g.Ref}))
 			}
@@ -237,7 +241,7 @@ func TestTerminatedHeartbeat(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	noneDied(t, bare, "sessions that did not survive the end of their connection", rounds-survived)
+	kit.Equal(t, "sessions that survived the end of their connection", survived, rounds)
 }
 
 // After a restart of the server, or a crash of one of its processes, no lock is held by
@@ -374,7 +378,11 @@ func TestSessionsLeaveNothing(t *testing.T) {
 	}
 	kit.Eventually(t, "no connection is left", func() bool { return query[int](t, pool, connections) == 0 })
 	kit.Equal(t, "holders", held(t, pool, led.Name), 0)
-	kit.Eventually(t, "no goroutine is left", func() bool { return goleak.Find(before) == nil })
+	leaked := goleak.Find(before) // which looks for a second
+	for try := 0; leaked != nil && try < 4; try++ {
+		leaked = goleak.Find(before)
+	}
+	kit.OK(t, leaked)
 }
 
 // A process that no longer asks for heartbeats does not stay alive by its connection.
@@ -389,7 +397,8 @@ func TestSilentProcessLetsGo(t *testing.T) {
 // Watching writes no rows and reads what is said.
 func TestCostOfWatching(t *testing.T) {
 	t.Parallel()
-	pool := open(t, pgtest.Start(t, pgtest.Config("autovacuum", "off")).DB("cost")) // which draws transaction ids, too
+	// Autovacuum would draw transaction ids, too.
+	pool := open(t, pgtest.Start(t, pgtest.Config("autovacuum", "off")).DB("cost"))
 	_, err := leasepg.Migrate(t.Context(), pool)
 	kit.OK(t, err)
 	be := leasepg.New(pool)

@@ -24,6 +24,7 @@ func TestHandoverWaitsForTheDiskOnce(t *testing.T) {
 	slow := pgtest.Start(t, pgtest.Config("commit_siblings", "0"))
 	be, pool := migratedAt(t, slow.DB("handover"))
 	exec(t, pool, "CREATE TABLE bare (n int); INSERT INTO bare VALUES (0)")
+	reader := open(t, pool.Config().ConnString())
 	longer := func(before, what func(), likely func(time.Duration) bool) time.Duration {
 		best := [2]time.Duration{time.Hour, time.Hour}
 		round := func() {
@@ -31,7 +32,8 @@ func TestHandoverWaitsForTheDiskOnce(t *testing.T) {
 				exec(t, pool, "ALTER SYSTEM SET commit_delay = "+delay)
 				exec(t, pool, "SELECT pg_reload_conf()")
 				kit.Eventually(t, "each connection has read it", func() bool {
-					return query[string](t, open(t, pool.Config().ConnString()), "SELECT setting FROM pg_settings WHERE name = 'commit_delay'") == delay
+					reader.Reset()
+					return query[string](t, reader, "SELECT setting FROM pg_settings WHERE name = 'commit_delay'") == delay
 				})
 				for range 5 {
 					before()
@@ -61,13 +63,19 @@ func TestHandoverWaitsForTheDiskOnce(t *testing.T) {
 			a := kit.Open(t, be, spec, how.info).Registers()
 			kit.OK(t, be.Register(t.Context(), topical, []string{"x"}))
 			g := a.Takes()
-			var next *kit.Actor
+			var former, next *kit.Actor
 			once := func(d time.Duration) bool { return d >= bare/2 && d < bare*3/2 }
-			took := longer(func() { next = kit.Open(t, be, spec, how.info) }, func() {
+			took := longer(func() {
+				if former != nil {
+					kit.OK(t, former.Session.Close(t.Context()))
+				}
+				former, next = nil, kit.Open(t, be, spec, how.info)
+			}, func() {
 				if how.close {
 					kit.OK(t, a.Session.Close(t.Context()))
 				} else {
 					a.Releases(g.Ref)
+					former = a
 				}
 				a = next
 				g = a.Takes()
@@ -239,7 +247,7 @@ func TestSurveysDoNotWaitForRehearsals(t *testing.T) {
 	kit.OK(t, err)
 	_, err = tx.Exec(t.Context(), "LOCK TABLE leasegen.parked")
 	kit.OK(t, err)
-	first := false // a survey returned while the rehearsal that it brought about still had the connection
+	first := false // a survey returned while a rehearsal still had a connection
 	for i := 0; i < 5 || i < 20 && !first; i++ {
 		pool.Reset() // other connections, which have run no statement
 		a.Surveys()

@@ -263,10 +263,10 @@ func TestPoolerFailover(t *testing.T) {
 	}
 	be := leasepg.New(direct)
 	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1)))
+	bare := pace.Beside(t, direct.Ping)
 	proxy := start("first", true)
 	kit.Equal(t, "owner", <-begun, "first")
 	start("second", false)
-	bare := pace.Beside(t, direct.Ping)
 	proxy.Cut()
 	cut := time.Now()
 	by := <-begun
@@ -275,7 +275,7 @@ func TestPoolerFailover(t *testing.T) {
 	}
 	kit.Equal(t, "owner", by, "second")
 	took := time.Since(cut)
-	if took < ttl/4 { // its last heartbeat was up to a third before
+	if took < ttl/2 && !bare.Stalled() { // its last heartbeat was up to a third of it before
 		t.Errorf("taken over after %v, the TTL is %v", took, ttl)
 	}
 	bare.Within(t, "takeover", took, 4*ttl)

@@ -215,8 +215,9 @@ func (c *starting) Close() error {
 // standby and an idle feed write no rows.
 func TestCostOfHolding(t *testing.T) {
 	const leases, beats = 2000, 20
-	t.Parallel()                                                                    // statistics take their time
-	pool := open(t, pgtest.Start(t, pgtest.Config("autovacuum", "off")).DB("cost")) // which draws transaction ids, too
+	t.Parallel() // statistics take their time
+	// Autovacuum would draw transaction ids, too.
+	pool := open(t, pgtest.Start(t, pgtest.Config("autovacuum", "off")).DB("cost"))
 	_, err := leasepg.Migrate(t.Context(), pool)
 	kit.OK(t, err)
 	be := leasepg.New(pool)

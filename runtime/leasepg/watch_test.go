@@ -38,16 +38,6 @@ func waits(t testing.TB, pool *pgxpool.Pool, id string) bool {
 	return query[int](t, pool, secondHolder, id) != 0
 }
 
-// noneDied fails a test in which sessions that live were taken for dead; not on a machine that stalls, where their time to come back passes.
-func noneDied(t testing.TB, bare *pace.Bare, what string, dead int) {
-	t.Helper()
-	if dead > 0 && bare.Stalled() {
-		t.Logf("%s: %d; not judged, the machine took %v for a bare request", what, dead, bare.Longest())
-		return
-	}
-	kit.Equal(t, what, dead, 0)
-}
-
 // Sessions that lose a connection come back, and no other takes them for dead: 10,000 times in make proof.
 func TestReconnectsKillNobody(t *testing.T) {
 	t.Parallel()
@@ -66,12 +56,15 @@ func TestReconnectsKillNobody(t *testing.T) {
 		kit.Eventually(t, "it waits", func() bool { return waits(t, pool, id.ID) })
 		wg.Go(func() {
 			for i := n; left.Add(-1) >= 0; i++ {
+				stalls := bare.Stalls()
 				pid := query[int](t, pool, firstHolder, id.ID)
 				kinds := []string{firstHolder, secondHolder, firstHolder}
 				exec(t, pool, "SELECT pg_terminate_backend(pid) FROM ("+kinds[i%3]+") h (pid) WHERE pid <> 0", id.ID)
 				for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 					if state(t, pool, id.ID) != "live" {
-						dead.Add(1)
+						if bare.Stalls() == stalls { // else its time to come back may have passed by then
+							dead.Add(1)
+						}
 						return
 					}
 					if query[int](t, pool, firstHolder, id.ID) != pid && waits(t, pool, id.ID) || i%3 == 1 && waits(t, pool, id.ID) {
@@ -86,7 +79,7 @@ func TestReconnectsKillNobody(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	noneDied(t, bare, fmt.Sprintf("sessions taken for dead in %d reconnects", rounds), int(dead.Load()))
+	kit.Equal(t, fmt.Sprintf("sessions taken for dead in %d reconnects", rounds), dead.Load(), 0)
 }
 
 // A process whose connections all end at once, and that lives, has as long as it takes to connect several times.
@@ -98,6 +91,7 @@ func TestAllConnectionsEndAtOnce(t *testing.T) {
 	survived := 0
 	const rounds = 20
 	for range rounds {
+		stalls := bare.Stalls()
 		id := kit.Join(t, be, grouped, time.Hour)
 		kit.Eventually(t, "both wait", func() bool { return waits(t, pool, id.ID) && waits(t, pool, watching.ID) })
 		pid := query[int](t, pool, firstHolder, id.ID)
@@ -109,9 +103,11 @@ func TestAllConnectionsEndAtOnce(t *testing.T) {
 		if id.Session.Heartbeat(t.Context()) == nil {
 			survived++
 			kit.OK(t, id.Session.Close(t.Context()))
+		} else if bare.Stalls() > stalls {
+			survived++ // its time to come back may have passed in a stall
 		}
 	}
-	noneDied(t, bare, "sessions that did not survive the end of all their connections", rounds-survived)
+	kit.Equal(t, "sessions that survived the end of all their connections", survived, rounds)
 }
 
 // The same where the network resets them or ends them in order, which the server notices late of the one that waits, and each commit
@@ -133,6 +129,7 @@ func TestNetworkResetsKillNobody(t *testing.T) {
 			dead := 0
 			const rounds = 30
 			for range rounds {
+				stalls := bare.Stalls()
 				id := kit.Join(t, far, grouped, time.Hour)
 				kit.Eventually(t, "both wait", func() bool { return waits(t, pool, id.ID) && waits(t, pool, watching.ID) })
 				pid := query[int](t, pool, firstHolder, id.ID)
@@ -140,12 +137,12 @@ func TestNetworkResetsKillNobody(t *testing.T) {
 				kit.Eventually(t, "it is back, or lost", func() bool {
 					return state(t, pool, id.ID) == "dead" || query[int](t, pool, firstHolder, id.ID) != pid
 				})
-				if state(t, pool, id.ID) == "dead" {
+				if state(t, pool, id.ID) == "dead" && bare.Stalls() == stalls {
 					dead++
 				}
 				kit.OK(t, id.Session.Close(t.Context()))
 			}
-			noneDied(t, bare, "sessions taken for dead whose connections the network ended", dead)
+			kit.Equal(t, "sessions taken for dead whose connections the network ended", dead, 0)
 		})
 	}
 }
@@ -187,7 +184,7 @@ func TestLeaderThatCannotComeBackEnds(t *testing.T) {
 	kit.Equal(t, "acquired", len(kit.Acting(t, far, id, careful).Acquires(1)), 1)
 	next, _ := leader(t, be, time.Hour)
 	kit.Eventually(t, "both wait", func() bool {
-		kit.OK(t, session.Heartbeat(t.Context()))
+		_ = session.Heartbeat(t.Context()) // it may be late
 		return waits(t, pool, id) && waits(t, pool, next)
 	})
 	link.Refuse(func(request []byte) bool { return strings.Contains(string(request), "user\x00") })

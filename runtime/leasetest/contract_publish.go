@@ -238,7 +238,7 @@ var publishChecks = []check{
 			repeat(t, func() { other.feed.Next(t.Context()) })
 		}
 		publish(t, be, event("x", "k", 0))                               // its time is the server's
-		due = r.all()[0].PublishedAt.Add(2*time.Second + 5*slack(t, be)) // all are published before
+		due = r.all()[0].PublishedAt.Add(2*time.Second + 5*slack(t, be)) // all are published before that
 		want := []string{string(event("x", "k", 0).Payload)}
 		for n := 1; n <= 300; {
 			var es []backend.Event

@@ -69,7 +69,8 @@ var ownershipScenarios = []check{
 		s := spec()
 		s.Per = backend.PerGroup
 		s.TTL = long // a takeover would take that long
-		published := 0
+		published := 500
+		w.publish(events("x", published)...)
 		limit := 100*time.Millisecond + slack(t, w.be)
 		if w.f.Polls {
 			limit += 2 * time.Second
@@ -77,12 +78,12 @@ var ownershipScenarios = []check{
 		best := time.Hour
 		p := w.start(s, slowly, lease.WithBatch(20))
 		for n := 0; n < 3 || best > limit && n < tries(t); n++ {
-			for published-len(w.successes()) < 1000 { // so that there is work until the standby is a member
+			next := w.start(s, slowly, lease.WithBatch(20))
+			kit.Eventually(t, "the standby is a member", func() bool { return len(w.owners()) == 2 })
+			for published-len(w.successes()) < 1000 { // so that there is work when the owner stops
 				w.publish(events("x", published+500)[published:]...)
 				published += 500
 			}
-			next := w.start(s, slowly, lease.WithBatch(20))
-			kit.Eventually(t, "the standby is a member", func() bool { return len(w.owners()) == 2 })
 			before := len(w.successes())
 			kit.Eventually(t, "the owner is at work", func() bool { return len(w.successes()) > before })
 			stopped := time.Now()

@@ -800,6 +800,7 @@ func TestSharedLists(t *testing.T) {
 		f := world()
 		p := New(f, allowing(all), quietLog())
 		for range 10 {
+			time.Sleep(50 * time.Millisecond)
 			for _, target := range []string{"/dead?c=billing", "/parked?c=billing", "/cursors?c=billing"} {
 				send(p, "GET", target, nil)
 			}

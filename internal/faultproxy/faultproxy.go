@@ -17,13 +17,44 @@ type Proxy struct {
 	running  sync.WaitGroup
 
 	mu      sync.Mutex
-	open    chan struct{} // closed while bytes flow
+	up      *gate // to the target
+	down    *gate // to the client
 	cut     bool
 	closed  bool
 	latency time.Duration
 	drop    *drop
 	refuse  func(request []byte) bool
 	links   map[*link]struct{}
+}
+
+// gate is one direction. It is guarded by Proxy.mu, as far as the channel is exchanged.
+type gate struct{ open chan struct{} } // closed while what comes goes on
+
+func newGate() *gate {
+	g := &gate{make(chan struct{})}
+	close(g.open)
+	return g
+}
+
+func (g *gate) isOpen() bool {
+	select {
+	case <-g.open:
+		return true
+	default:
+		return false
+	}
+}
+
+func (g *gate) shut() {
+	if g.isOpen() {
+		g.open = make(chan struct{})
+	}
+}
+
+func (g *gate) unshut() {
+	if !g.isOpen() {
+		close(g.open)
+	}
 }
 
 // drop waits for the one request whose reply is to be lost.
@@ -57,8 +88,7 @@ func Listen(target string) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{target: target, listener: l, open: make(chan struct{}), links: map[*link]struct{}{}}
-	close(p.open)
+	p := &Proxy{target: target, listener: l, up: newGate(), down: newGate(), links: map[*link]struct{}{}}
 	p.running.Go(p.accept)
 	return p, nil
 }
@@ -85,24 +115,29 @@ func (p *Proxy) HangUp() {
 	}
 }
 
-// BlackHole keeps connections open but lets no data through, in either direction,
+// BlackHole lets neither data nor the ends of connections through, in either direction,
 // until Heal; what was sent in between then arrives.
 func (p *Proxy) BlackHole() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.flowing() {
-		p.open = make(chan struct{})
-	}
+	p.up.shut()
+	p.down.shut()
 }
 
-// Heal ends Cut, BlackHole and Delay. Connections that were cut stay cut.
+// Deafen is a BlackHole for what the target sends alone: what a client asks is done, and it does not hear of it.
+func (p *Proxy) Deafen() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.down.shut()
+}
+
+// Heal ends Cut, BlackHole, Deafen and Delay. Connections that were cut stay cut.
 func (p *Proxy) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cut, p.latency = false, 0
-	if !p.flowing() {
-		close(p.open)
-	}
+	p.up.unshut()
+	p.down.unshut()
 }
 
 // Delay holds back every piece of data by d, in both directions, until Heal.
@@ -141,15 +176,6 @@ func (p *Proxy) Close() {
 	p.running.Wait()
 }
 
-func (p *Proxy) flowing() bool {
-	select {
-	case <-p.open:
-		return true
-	default:
-		return false
-	}
-}
-
 func (p *Proxy) accept() {
 	for {
 		client, err := p.listener.Accept()
@@ -173,8 +199,8 @@ func (p *Proxy) serve(client net.Conn) {
 		l.kill()
 	}
 	p.mu.Unlock()
-	p.running.Go(func() { p.pump(l, client, server, p.request) })
-	p.pump(l, server, client, p.reply)
+	p.running.Go(func() { p.pump(l, client, server, p.up, p.request) })
+	p.pump(l, server, client, p.down, p.reply)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.links, l)
@@ -197,20 +223,13 @@ func (l *link) end(one func(net.Conn) error) {
 
 // pump moves data from one side to the other until the link dies. inspect says
 // whether a piece may pass. One side's orderly end is passed on as such: a process that was killed ends its connections so.
-func (p *Proxy) pump(l *link, from, to net.Conn, inspect func(*link, []byte) bool) {
+func (p *Proxy) pump(l *link, from, to net.Conn, through *gate, inspect func(*link, []byte) bool) {
 	defer l.kill()
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)
-		if err == io.EOF {
-			l.end(net.Conn.Close)
-			return
-		}
-		if err != nil {
-			return
-		}
 		p.mu.Lock()
-		open, latency := p.open, p.latency
+		open, latency := through.open, p.latency
 		p.mu.Unlock()
 		select {
 		case <-open:
@@ -224,7 +243,10 @@ func (p *Proxy) pump(l *link, from, to net.Conn, inspect func(*link, []byte) boo
 				return
 			}
 		}
-		if !inspect(l, buf[:n]) {
+		if err == io.EOF {
+			l.end(net.Conn.Close)
+		}
+		if err != nil || !inspect(l, buf[:n]) {
 			return
 		}
 		if _, err := to.Write(buf[:n]); err != nil {

@@ -131,6 +131,53 @@ func TestBlackHole(t *testing.T) {
 	}
 }
 
+// A client that gives up inside the hole is still there for the target, and no more when only the target is not heard.
+func TestWhoGivesUp(t *testing.T) {
+	for name, through := range map[string]struct {
+		fault func(*faultproxy.Proxy)
+		ends  bool
+	}{"black hole": {(*faultproxy.Proxy).BlackHole, false}, "deaf": {(*faultproxy.Proxy).Deafen, true}} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { l.Close() })
+			p := faultproxy.Start(t, l.Addr().String())
+			c := dial(t, p.Addr())
+			accepted, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			server := client{accepted, bufio.NewReader(accepted)}
+			t.Cleanup(func() { server.Close() })
+			fmt.Fprintln(c, "a")
+			if got, err := server.answer(long); err != nil || got != "a\n" {
+				t.Fatalf("received %q, %v", got, err)
+			}
+			through.fault(p)
+			fmt.Fprintln(server, "b")
+			if _, err := c.answer(50 * time.Millisecond); !timedOut(err) {
+				t.Fatalf("an answer comes through: %v", err)
+			}
+			c.Close()
+			if through.ends {
+				if _, err := server.answer(long); err == nil || timedOut(err) {
+					t.Errorf("the end of the connection: %v", err)
+				}
+				return
+			}
+			if _, err := server.answer(100 * time.Millisecond); !timedOut(err) {
+				t.Errorf("something comes through: %v", err)
+			}
+			p.Heal()
+			if _, err := server.answer(long); err == nil || timedOut(err) {
+				t.Errorf("after healing: %v, want the end of the connection", err)
+			}
+		})
+	}
+}
+
 func TestDelay(t *testing.T) {
 	addr, _ := server(t)
 	p := faultproxy.Start(t, addr)

@@ -6,11 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -21,8 +18,8 @@ import (
 // one TCP connection to it: when that breaks the link is over.
 type link struct {
 	client *redis.Client
-	broken chan struct{} // closed when the connection has ended
-	name   string        // random; what the server is to show under the id
+	line   *lifeline
+	name   string // random; what the server is to show under the id
 	id     int64
 	run    string        // of the server
 	took   time.Duration // to make it
@@ -73,25 +70,14 @@ var errLinkBroken = errors.New("leaseredis: the connection by which others see t
 // or shows under the connection's id another one, as behind a proxy that has connections of its own.
 func dial(ctx context.Context, o redis.Options) (_ *link, err error) {
 	began := time.Now()
-	l := &link{broken: make(chan struct{}), name: "leasegen-" + rand.Text(), noted: map[int]bool{}}
-	ended := sync.OnceFunc(func() { close(l.broken) })
-	dialer, dialed := o.Dialer, atomic.Bool{}
-	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		if dialed.Swap(true) {
-			return nil, errLinkBroken
-		}
-		c, err := dialer(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		return tap(c, ended), nil
-	}
+	l := &link{line: &lifeline{ended: make(chan struct{})}, name: "leasegen-" + rand.Text(), noted: map[int]bool{}}
+	o.Dialer = l.line.dialer(o.Dialer)
 	o.MaxRetries, o.PoolSize, o.MaxActiveConns, o.PipelinePoolSize, o.ConnMaxIdleTime, o.ConnMaxLifetime = -1, 1, 1, -1, -1, -1
 	o.PushNotificationProcessor, o.MaintNotificationsConfig = nil, &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	l.client = redis.NewClient(&o)
 	defer func() {
 		if err != nil {
-			l.client.Close()
+			l.close()
 		}
 	}()
 	pipe := l.client.Pipeline()
@@ -117,6 +103,11 @@ func dial(ctx context.Context, o redis.Options) (_ *link, err error) {
 	}
 	l.took = time.Since(began)
 	return l, nil
+}
+
+func (l *link) close() {
+	l.client.Close()
+	l.line.cut()
 }
 
 // unprovable is the error of a server that does not have, or does not allow, what is needed; another error stays what it is.

@@ -217,15 +217,15 @@ func (p *post) keep(ctx context.Context) {
 	}
 }
 
-// drop closes a link. While the session lives, what was noted of the link is taken back first.
+// drop closes a link. While the session lives, what was noted of the link is taken back first: its end proves death until then.
 func (p *post) drop(l *link) {
 	if _, over := p.s.client(); over || len(l.noted) == 0 {
-		l.client.Close()
+		l.close()
 		return
 	}
 	p.s.sound() // the runtime asks what is left
 	go func() {
-		defer l.client.Close()
+		defer l.close()
 		p.s.withdraw(l.conn(), slices.Collect(maps.Keys(l.noted)))
 	}()
 }
@@ -313,7 +313,7 @@ func (p *post) watch(ctx context.Context, l *link, back time.Time) (settled bool
 		case <-timer.C:
 		case <-woken:
 			p.stir()
-		case <-l.broken:
+		case <-l.line.ended:
 			err = errLinkBroken
 		case <-ctx.Done():
 			err = ctx.Err()

@@ -424,6 +424,41 @@ func TestServerRestartKillsNobody(t *testing.T) {
 	}
 }
 
+// A process that the server hears, and that hears no answer, gives up requests. Its connections stay open, for as long as it believes in its
+// leases: to the others their end would be its own. With the last belief they end.
+func TestWhoHearsNoAnswerIsNotDead(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	w := watchedOn(t, s)
+	const ttl = 3 * time.Second
+	be := on(s.Client(t), w.namespace, leaseredis.WithLogger(discard))
+	alive(t, w.join(be, grouped, ttl), ttl)
+	p := faultproxy.Start(t, s.Addr())
+	c := redis.NewClient(&redis.Options{Addr: p.Addr(), MaxRetries: -1, ReadTimeout: 100 * time.Millisecond, DialTimeout: 100 * time.Millisecond})
+	t.Cleanup(func() { c.Close() })
+	far := w.join(on(c, w.namespace, leaseredis.WithLogger(discard)), grouped, time.Hour)
+	alive(t, far, ttl)
+	for _, heals := range []bool{true, false} {
+		time.Sleep(ringEvery + 2*watchEvery) // each has seen the other's connection
+		_, id, _ := strings.Cut(w.linked(far.ID), "/")
+		p.Deafen()
+		time.Sleep(ttl)
+		kit.Equal(t, "a process that hears no answer is dead", w.dead(far.ID), false)
+		if heals {
+			p.Heal()
+			kit.Eventually(t, "it is back", func() bool { return far.Session.Heartbeat(t.Context()) == nil })
+			continue
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := far.Be.OpenSession(ctx, backend.SessionSpec{ID: kit.ID(), TTL: ttl, Replaces: far.ID, Consumers: []string{grouped.Name}})
+		kit.Equal(t, "it opens the next session", err == nil, false)
+		kit.Eventually(t, "its connection ends", func() bool {
+			return s.Client(t).Do(t.Context(), "CLIENT", "LIST", "ID", id).Val() == ""
+		})
+	}
+}
+
 // A process that lost its connection itself leaves the others the time to come back, too.
 func TestAProcessThatWasCutOffDoesNotJudge(t *testing.T) {
 	t.Parallel()

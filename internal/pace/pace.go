@@ -27,37 +27,43 @@ const busy = 100 * time.Millisecond
 // stalled is how long a bare request takes where timeouts pass and leases end, whatever is tested.
 const stalled = 500 * time.Millisecond
 
+// Between two bare requests.
+const (
+	pause     = 5 * time.Millisecond
+	pauseMost = 50 * time.Millisecond
+)
+
 // Bare is a small request that is made all the time beside what a test judges.
 type Bare struct {
 	stop func()
 	slow float64 // how many times as long as on a good machine a process takes to start here; 0 for 1
 
 	mu      sync.Mutex
-	began   time.Time // of the present one
-	over    bool      // there is none any more
+	began   time.Time // of the present one, or when the next is due
+	over    bool      // the last has ended
 	longest time.Duration
-	stalls  int // requests that stalled
+	busy    time.Time // when the last one that took so long had ended; zero: none has
 }
 
-// Beside makes a bare request every few milliseconds until Stop, at the latest until the test ends.
+// Beside makes one bare request after the other until Stop, at the latest until the test ends. It rests for a few milliseconds in
+// between, and for longer after one that took long: it is no load itself.
 func Beside(t testing.TB, request func(context.Context) error) *Bare {
 	t.Helper()
-	const pause = 5 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	var loop sync.WaitGroup
-	b := &Bare{began: time.Now(), slow: float64(startOf()) / float64(start)}
+	b := &Bare{began: time.Now().Add(pause), slow: float64(startOf()) / float64(start)}
 	b.stop = sync.OnceFunc(func() {
 		cancel()
 		loop.Wait()
-		b.note(time.Since(b.began)) // the last may have been waiting
+		b.note() // it may have waited for long
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.over = true
 	})
 	t.Cleanup(b.stop)
 	loop.Go(func() {
-		for {
-			time.Sleep(pause)
+		for rest := pause; ; rest = b.note() {
+			time.Sleep(rest)
 			err := request(ctx)
 			if ctx.Err() != nil {
 				return
@@ -66,20 +72,24 @@ func Beside(t testing.TB, request func(context.Context) error) *Bare {
 				t.Errorf("a bare request: %v", err)
 				return
 			}
-			b.note(time.Since(b.began) - pause)
 		}
 	})
 	return b
 }
 
-// note counts a request that took so long; the next begins.
-func (b *Bare) note(took time.Duration) {
+// note ends a request, and returns how long to rest before the next one.
+func (b *Bare) note() (rest time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if took > stalled {
-		b.stalls++
+	now := time.Now()
+	took := now.Sub(b.began)
+	b.longest = max(b.longest, took)
+	if took > busy {
+		b.busy = now
 	}
-	b.longest, b.began = max(b.longest, took), time.Now()
+	rest = min(max(pause, took), pauseMost)
+	b.began = now.Add(rest)
+	return rest
 }
 
 // Stop ends the requests.
@@ -100,18 +110,16 @@ func (b *Bare) waiting() time.Duration {
 	return time.Since(b.began)
 }
 
-// Stalls is how many bare requests have taken so long that timeouts pass and leases end, whatever is tested.
-func (b *Bare) Stalls() int {
+// BusySince reports whether a bare request that ended after since, or waits now, took so long that how long something else took
+// is not judged.
+func (b *Bare) BusySince(since time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.waiting() > stalled {
-		return b.stalls + 1
-	}
-	return b.stalls
+	return b.waiting() > busy || b.busy.After(since)
 }
 
-// Stalled reports whether one has.
-func (b *Bare) Stalled() bool { return b.Stalls() > 0 }
+// Stalled reports whether one took so long that timeouts pass and leases end, whatever is tested.
+func (b *Bare) Stalled() bool { return b.Longest() > stalled }
 
 // Within fails a test where something took longer than limit, and ten times the longest bare request beyond it. If that took
 // a tenth of a second, it only logs. Where a process takes long to start, the limit is longer by as much: what opens connections

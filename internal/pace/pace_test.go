@@ -43,36 +43,41 @@ func TestWithin(t *testing.T) {
 	}
 }
 
-// Stalls are counted one by one, the present one too, and time after Stop is no request's.
-func TestStalls(t *testing.T) {
+// A busy moment excuses what it reaches into, and no more. Time after Stop is no request's.
+func TestBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		took := make(chan time.Duration, 4)
-		for _, d := range []time.Duration{time.Millisecond, stalled * 2, time.Millisecond, stalled * 3} {
-			took <- d
-		}
+		took := make(chan time.Duration, 1)
 		b := Beside(t, func(ctx context.Context) error {
 			select {
 			case d := <-took:
 				time.Sleep(d)
-			case <-ctx.Done():
 			default:
 			}
 			return nil
 		})
-		for _, at := range []struct {
-			after time.Duration
-			want  int
-		}{{stalled, 0}, {stalled, 1}, {stalled, 1}, {stalled, 2}, {5 * stalled, 2}} {
-			time.Sleep(at.after)
-			if got := b.Stalls(); got != at.want || b.Stalled() != (got > 0) {
-				t.Errorf("%d stalls, want %d", got, at.want)
-			}
+		time.Sleep(busy)
+		quiet := b.BusySince(time.Time{})
+		took <- 3 * busy
+		time.Sleep(2 * busy)
+		inside := time.Now()
+		waits := b.BusySince(inside)
+		time.Sleep(2 * busy)
+		reaches, after := b.BusySince(inside), time.Now()
+		time.Sleep(2 * busy)
+		if later := b.BusySince(after); quiet || !waits || !reaches || later || !b.BusySince(time.Time{}) || b.Stalled() {
+			t.Errorf("before %v, in it %v, when it has ended %v, since then %v; a stall %v", quiet, waits, reaches, later, b.Stalled())
 		}
+		took <- 2 * stalled
+		time.Sleep(2 * stalled)
+		if !b.Stalled() {
+			t.Error("no stall is seen while the request waits")
+		}
+		time.Sleep(stalled)
 		b.Stop()
-		longest := b.Longest()
+		after, longest := time.Now(), b.Longest()
 		time.Sleep(time.Hour)
-		if got := b.Longest(); got != longest || got < 3*stalled || b.Stalls() != 2 {
-			t.Errorf("after an hour: the longest took %v, at the end %v; %d stalls", got, longest, b.Stalls())
+		if got := b.Longest(); got != longest || got != 2*stalled || b.BusySince(after) {
+			t.Errorf("an hour after the end the longest took %v, at the end %v", got, longest)
 		}
 	})
 }

@@ -46,8 +46,9 @@ func TestConnectionsOfAProcess(t *testing.T) {
 			own := func() int {
 				return query[int](t, pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'leasegen'")
 			}
-			kit.Eventually(t, fmt.Sprint(g.want, " connections of its own"), func() bool { return own() >= g.want }) // no handler waits for the last
-			time.Sleep(time.Second)                                                                                  // one too many may still come
+			// No handler waits for the last one, and one too many may come after it.
+			kit.Eventually(t, fmt.Sprint(g.want, " connections of its own"), func() bool { return own() >= g.want })
+			time.Sleep(time.Second)
 			kit.Equal(t, "connections of its own", own(), g.want)
 			cancel()
 			kit.OK(t, <-ended)

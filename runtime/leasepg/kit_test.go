@@ -1,9 +1,11 @@
 package leasepg_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/runtime/backend"
@@ -25,4 +27,16 @@ var (
 func expire(t testing.TB, pool *pgxpool.Pool, session string) {
 	t.Helper()
 	exec(t, pool, "UPDATE leasegen.session SET expires_at = clock_timestamp() - interval '1 s' WHERE id = $1", session)
+}
+
+// connecting is a bare request that does what a session does after it has lost its connection.
+func connecting(pool *pgxpool.Pool) func(context.Context) error {
+	return func(ctx context.Context) error {
+		c, err := pgx.ConnectConfig(ctx, pool.Config().ConnConfig)
+		if err != nil {
+			return err
+		}
+		defer c.Close(ctx)
+		return c.Ping(ctx)
+	}
 }

@@ -42,7 +42,7 @@ func waits(t testing.TB, pool *pgxpool.Pool, id string) bool {
 func TestReconnectsKillNobody(t *testing.T) {
 	t.Parallel()
 	be, pool := migratedAt(t, pgtest.Start(t, pgtest.Config("fsync", "off")).DB("reconnects"), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
-	bare := pace.Beside(t, pool.Ping)
+	bare := pace.Beside(t, connecting(pool))
 	const sessions = 16
 	rounds := 15 * sessions
 	if pace.Long() {
@@ -56,13 +56,13 @@ func TestReconnectsKillNobody(t *testing.T) {
 		kit.Eventually(t, "it waits", func() bool { return waits(t, pool, id.ID) })
 		wg.Go(func() {
 			for i := n; left.Add(-1) >= 0; i++ {
-				stalls := bare.Stalls()
+				began := time.Now()
 				pid := query[int](t, pool, firstHolder, id.ID)
 				kinds := []string{firstHolder, secondHolder, firstHolder}
 				exec(t, pool, "SELECT pg_terminate_backend(pid) FROM ("+kinds[i%3]+") h (pid) WHERE pid <> 0", id.ID)
 				for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 					if state(t, pool, id.ID) != "live" {
-						if bare.Stalls() == stalls { // else its time to come back may have passed by then
+						if !bare.BusySince(began) { // else its time to come back may have passed by then
 							dead.Add(1)
 						}
 						return
@@ -87,11 +87,11 @@ func TestAllConnectionsEndAtOnce(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
 	watching := kit.Join(t, be, grouped, time.Hour)
-	bare := pace.Beside(t, pool.Ping)
+	bare := pace.Beside(t, connecting(pool))
 	survived := 0
 	const rounds = 20
 	for range rounds {
-		stalls := bare.Stalls()
+		began := time.Now()
 		id := kit.Join(t, be, grouped, time.Hour)
 		kit.Eventually(t, "both wait", func() bool { return waits(t, pool, id.ID) && waits(t, pool, watching.ID) })
 		pid := query[int](t, pool, firstHolder, id.ID)
@@ -103,8 +103,8 @@ func TestAllConnectionsEndAtOnce(t *testing.T) {
 		if id.Session.Heartbeat(t.Context()) == nil {
 			survived++
 			kit.OK(t, id.Session.Close(t.Context()))
-		} else if bare.Stalls() > stalls {
-			survived++ // its time to come back may have passed in a stall
+		} else if bare.BusySince(began) {
+			survived++ // its time to come back may have passed on a busy machine
 		}
 	}
 	kit.Equal(t, "sessions that survived the end of all their connections", survived, rounds)
@@ -125,11 +125,11 @@ func TestNetworkResetsKillNobody(t *testing.T) {
 			link := faultproxy.Start(t, server.Addr())
 			far := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), server.Addr(), link.Addr(), 1)), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
 			watching := kit.Join(t, be, grouped, time.Hour)
-			bare := pace.Beside(t, pool.Ping)
+			bare := pace.Beside(t, connecting(pool))
 			dead := 0
 			const rounds = 30
 			for range rounds {
-				stalls := bare.Stalls()
+				began := time.Now()
 				id := kit.Join(t, far, grouped, time.Hour)
 				kit.Eventually(t, "both wait", func() bool { return waits(t, pool, id.ID) && waits(t, pool, watching.ID) })
 				pid := query[int](t, pool, firstHolder, id.ID)
@@ -137,7 +137,7 @@ func TestNetworkResetsKillNobody(t *testing.T) {
 				kit.Eventually(t, "it is back, or lost", func() bool {
 					return state(t, pool, id.ID) == "dead" || query[int](t, pool, firstHolder, id.ID) != pid
 				})
-				if state(t, pool, id.ID) == "dead" && bare.Stalls() == stalls {
+				if state(t, pool, id.ID) == "dead" && !bare.BusySince(began) {
 					dead++
 				}
 				kit.OK(t, id.Session.Close(t.Context()))

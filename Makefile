@@ -43,7 +43,7 @@ help:
 	@echo "                  kills while handlers fail, with pools of any size, are here only; make test has them with small ones;"
 	@echo "                  no absolute speed is judged: other work on the machine makes it take longer, and does not make it fail"
 	@echo "make proof-redis  the same on Redis and on a cluster of six nodes; PROOF_ROUNDS is a percentage there;"
-	@echo "                  on an idle machine: nodes of a cluster that wait for a processor give each other up, and lose messages"
+	@echo "                  on an idle machine: a cluster replaces masters that have no processor for two seconds, and loses messages"
 	@echo "make soak         four kinds of consumers for $(SOAK), with kills and busy loops: not late, no growth (SOAK=d)"
 	@echo "make scale        what statements touch on PostgreSQL, and scripts do on Redis, at a hundredth, a tenth and full size"
 	@echo "make failover     $(TRIALS) trials of each fault on each kind of lock: how long a resource has no owner (TRIALS=n)"

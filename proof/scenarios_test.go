@@ -28,7 +28,7 @@ func TestFrozenHolder(t *testing.T) {
 	f := startFleet(t, fenceOnly, s.dsn, s.dsn)
 	for i, rounds := 0, 0; rounds < 3; i++ {
 		if i == 20 {
-			t.Fatal("of 20 replicas that were frozen most had committed by then")
+			t.Fatal("of 20 replicas that were frozen most were storing their commit by then")
 		}
 		from := f.Marker()
 		if err := s.publish(t.Context(), "t.one", 1); err != nil {

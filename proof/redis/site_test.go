@@ -50,8 +50,8 @@ type site struct {
 	sink     *sink
 	// lossy: faults may take back what was acknowledged: messages, or only progress.
 	losesMessages, losesProgress bool
-	// electsOnce: each fault makes the cluster elect one master, and no other event does.
-	electsOnce bool
+	// elects: how many masters the cluster elects after each fault; -1: they are not counted.
+	elects int
 	// lanes: handlers fail, so that keys wait and others do not.
 	lanes bool
 	// blames: owners are killed so often that a message can be taken for what kills them.
@@ -78,7 +78,9 @@ func onServer(t *testing.T, server *redistest.Server, m mode, tags int, publishe
 
 func onCluster(t *testing.T, c *redistest.Cluster, m mode) *site {
 	t.Helper()
-	return newSite(t, settings{Addrs: c.Addrs(), Cluster: true, Mode: m, TTL: 5 * ttl}, "")
+	s := newSite(t, settings{Addrs: c.Addrs(), Cluster: true, Mode: m, TTL: 5 * ttl}, "")
+	s.elects = -1
+	return s
 }
 
 func newSite(t *testing.T, set settings, publisherAddr string) *site {

@@ -17,6 +17,7 @@ type lifeline struct {
 	mu     sync.Mutex
 	dialed bool     // or being dialed
 	conn   net.Conn // nil until it is
+	far    net.Conn // end of the pipe through which what was read goes to the client
 	over   bool     // cut was called
 }
 
@@ -46,8 +47,9 @@ func (l *lifeline) lend(c net.Conn) (net.Conn, error) {
 		c.Close()
 		return nil, errLinkBroken
 	}
-	l.conn = c
+	unprobed(c)
 	near, far := net.Pipe()
+	l.conn, l.far = c, far
 	go func() {
 		_, _ = io.Copy(far, c)        // either end may close it
 		_, _ = io.Copy(io.Discard, c) // the client has closed its own
@@ -65,6 +67,17 @@ func (l *lifeline) cut() {
 	l.over = true
 	if l.conn != nil {
 		l.conn.Close()
+		l.far.Close() // a reply may wait for the client
+	}
+}
+
+// unprobed turns off the kernel's own probes, which end a connection that hears no answer long before a long TTL.
+func unprobed(c net.Conn) {
+	if t, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
+		c = t.NetConn()
+	}
+	if t, ok := c.(interface{ SetKeepAlive(bool) error }); ok {
+		_ = t.SetKeepAlive(false) // it is closed already, and so ends
 	}
 }
 

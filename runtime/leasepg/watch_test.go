@@ -62,7 +62,9 @@ func TestReconnectsKillNobody(t *testing.T) {
 				exec(t, pool, "SELECT pg_terminate_backend(pid) FROM ("+kinds[i%3]+") h (pid) WHERE pid <> 0", id.ID)
 				for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 					if state(t, pool, id.ID) != "live" {
-						if !bare.BusySince(began) { // else its time to come back may have passed by then
+						if bare.BusySince(began) {
+							t.Logf("session %d was taken for dead on a busy machine, where its time to come back may have passed: not judged", n)
+						} else {
 							dead.Add(1)
 						}
 						return
@@ -104,7 +106,8 @@ func TestAllConnectionsEndAtOnce(t *testing.T) {
 			survived++
 			kit.OK(t, id.Session.Close(t.Context()))
 		} else if bare.BusySince(began) {
-			survived++ // its time to come back may have passed on a busy machine
+			t.Log("a session was taken for dead on a busy machine, where its time to come back may have passed: not judged")
+			survived++
 		}
 	}
 	kit.Equal(t, "sessions that survived the end of all their connections", survived, rounds)
@@ -137,7 +140,11 @@ func TestNetworkResetsKillNobody(t *testing.T) {
 				kit.Eventually(t, "it is back, or lost", func() bool {
 					return state(t, pool, id.ID) == "dead" || query[int](t, pool, firstHolder, id.ID) != pid
 				})
-				if state(t, pool, id.ID) == "dead" && !bare.BusySince(began) {
+				switch {
+				case state(t, pool, id.ID) != "dead":
+				case bare.BusySince(began):
+					t.Log("a session was taken for dead on a busy machine, where its time to come back may have passed: not judged")
+				default:
 					dead++
 				}
 				kit.OK(t, id.Session.Close(t.Context()))

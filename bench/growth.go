@@ -35,7 +35,7 @@ func fullGrowth() growthSize {
 		rounds:   2,
 		base:     scene{Topics: 1000, Backlog: 100_000, Parked: 10_000, Dead: 10_000, Replicas: 2, Consumers: 1},
 		replicas: []int{8, 64}, consumers: []int{10, 100}, masters: []int{1, 3, 6},
-		window: 2 * time.Second, calls: time.Second, idle: 3 * time.Second, probes: 40, patience: 5 * time.Minute,
+		window: 2 * time.Second, calls: time.Second, idle: 3 * time.Second, probes: 40, patience: 10 * time.Minute,
 	}
 }
 

@@ -166,13 +166,23 @@ func (c *crew) probe(i int) time.Time {
 func (s *stage) idle(ctx context.Context) (err error) {
 	defer must.Catch(&err)
 	time.Sleep(max(s.size.idle/2, time.Second)) // what the messages have set going ends
-	before, own, begin := s.store.spent(ctx), s.crew.seconds(), time.Now()
+	before, own := s.spent(ctx), s.ownSpent()
 	time.Sleep(s.size.idle)
-	after, took := s.store.spent(ctx), time.Since(begin).Seconds()
-	s.got["idle"] = (after.calls - before.calls) / took
-	s.got["idle-cpu"] = (after.seconds - before.seconds + s.crew.seconds() - own) / took * 1000
+	after, ownAfter := s.spent(ctx), s.ownSpent()
+	s.got["idle"] = (after.calls - before.calls) / after.since(before)
+	s.got["idle-cpu"] = ((after.seconds-before.seconds)/after.since(before) + (ownAfter.seconds-own.seconds)/ownAfter.since(own)) * 1000
 	return nil
 }
+
+// spent is what the server has spent, and ownSpent what the replicas have. Each has a time of its own: on a busy machine it takes
+// long to ask.
+func (s *stage) spent(ctx context.Context) spent {
+	x := s.store.spent(ctx)
+	x.at = time.Now()
+	return x
+}
+
+func (s *stage) ownSpent() spent { return spent{seconds: s.crew.seconds(), at: time.Now()} }
 
 // publish makes calls of 100 messages for a hundred topics, or all of them, while the replicas handle what comes.
 func (s *stage) publish(ctx context.Context) error {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"regexp"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
@@ -37,8 +38,14 @@ type store interface {
 	close()
 }
 
-// spent is what a server has done so far.
-type spent struct{ calls, seconds float64 }
+// spent is what a server, or others, have done until a time.
+type spent struct {
+	calls, seconds float64
+	at             time.Time
+}
+
+// since is the time between two, in seconds.
+func (x spent) since(before spent) float64 { return x.at.Sub(before.at).Seconds() }
 
 // register makes a scene's consumers known, before there are messages, and its topics.
 func register(ctx context.Context, be backend.Backend, sc scene) error {

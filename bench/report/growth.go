@@ -38,7 +38,7 @@ type Curve struct {
 type Point struct {
 	Size    float64              `json:"size"`
 	Samples map[string][]float64 `json:"samples"` // by figure, one for each round
-	// Statements took most of the server's time while the backlog was drained, in the last round.
+	// Statements took most of the server's time while leases were acquired and the backlog was drained, in the last round.
 	Statements []Statement `json:"statements,omitempty"`
 	Words      string      `json:"words,omitempty"` // instead of figures
 	Failed     bool        `json:"failed,omitempty"`
@@ -169,7 +169,8 @@ func steep(power float64) string {
 	return "more than in proportion"
 }
 
-// Why says what was seen on the server while the backlog was drained, where the drain bends. Other bends were not looked into.
+// Why says what was seen on the server while leases were acquired and the backlog was drained, where one of both bends. Other
+// bends were not looked into.
 func (c *Curve) Why(figures []Figure) string {
 	var unseen []string
 	seen := ""
@@ -178,9 +179,9 @@ func (c *Curve) Why(figures []Figure) string {
 		if f.Aside || !ok {
 			continue
 		}
-		if f.ID == "drain" && len(b.last.Statements) > 0 {
+		if (f.ID == "drain" || f.ID == "acquire") && len(b.last.Statements) > 0 {
 			top := b.last.Statements[0]
-			seen = fmt.Sprintf("While the backlog was drained with %s %s, %s took %s %% of the server's time in statements, in %s calls of %s ms; ",
+			seen = fmt.Sprintf("While leases were acquired and the backlog was drained with %s %s, %s took %s %% of the server's time in statements, in %s calls of %s ms; ",
 				number(b.last.Size), c.Of, top.Name, number(math.Round(100*top.Share)), number(top.Calls), number(top.Mean))
 			if then, ok := statement(c.Points[0].Statements, top.Name); ok {
 				seen += fmt.Sprintf("with %s it took %s %%, in calls of %s ms.", number(c.Points[0].Size), number(math.Round(100*then.Share)), number(then.Mean))
@@ -192,7 +193,7 @@ func (c *Curve) Why(figures []Figure) string {
 		unseen = append(unseen, f.Name)
 	}
 	if len(unseen) > 0 {
-		seen += " What bends this was not examined: " + strings.Join(unseen, "; ") + "."
+		seen += " The cause was not examined for: " + strings.Join(unseen, "; ") + "."
 	}
 	return strings.TrimSpace(seen)
 }

@@ -63,7 +63,7 @@ func TestReconnectsKillNobody(t *testing.T) {
 				for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 					if state(t, pool, id.ID) != "live" {
 						if bare.BusySince(began) {
-							t.Logf("session %d was taken for dead on a busy machine, where its time to come back may have passed: not judged", n)
+							notJudged(t, id.ID)
 						} else {
 							dead.Add(1)
 						}
@@ -106,7 +106,7 @@ func TestAllConnectionsEndAtOnce(t *testing.T) {
 			survived++
 			kit.OK(t, id.Session.Close(t.Context()))
 		} else if bare.BusySince(began) {
-			t.Log("a session was taken for dead on a busy machine, where its time to come back may have passed: not judged")
+			notJudged(t, id.ID)
 			survived++
 		}
 	}
@@ -143,7 +143,7 @@ func TestNetworkResetsKillNobody(t *testing.T) {
 				switch {
 				case state(t, pool, id.ID) != "dead":
 				case bare.BusySince(began):
-					t.Log("a session was taken for dead on a busy machine, where its time to come back may have passed: not judged")
+					notJudged(t, id.ID)
 				default:
 					dead++
 				}

@@ -46,7 +46,7 @@ func grownMain() int {
 		must.Do(json.Unmarshal([]byte(os.Getenv(envReplica)), &g))
 		be, closing := g.open(ctx, 8)
 		defer closing()
-		t := &teller{}
+		t := &teller{news: make(chan struct{}, 1)}
 		group := lease.NewGroup()
 		for i := range g.Consumers {
 			s, j := specOf(i), job{begun: t.begun}
@@ -69,8 +69,10 @@ func grownMain() int {
 	})
 }
 
-// teller counts what a replica handles, and prints it every few milliseconds.
+// teller counts what a replica handles, and prints it every few milliseconds while it changes: a replica at rest has no timer for that,
+// which would be much of what an idle one costs.
 type teller struct {
+	news             chan struct{} // has room for one
 	mu               sync.Mutex
 	handled, refused int
 	first, last      time.Time
@@ -97,12 +99,22 @@ func (t *teller) observe(o operate.Observation) {
 		t.handled += c.Handled
 		t.refused += c.Parked + c.Dead + c.Skipped
 		t.last = time.Now()
+		select {
+		case t.news <- struct{}{}:
+		default:
+		}
 	}
 }
 
 func (t *teller) tell(ctx context.Context) {
 	told := 0
-	for tick := time.NewTicker(20 * time.Millisecond); ctx.Err() == nil; <-tick.C {
+	for {
+		select {
+		case <-t.news:
+		case <-ctx.Done():
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
 		t.mu.Lock()
 		handled, refused, first, last := t.handled, t.refused, t.first, t.last
 		t.mu.Unlock()

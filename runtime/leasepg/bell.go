@@ -126,7 +126,7 @@ func (l *bell) listen(ctx context.Context) {
 }
 
 func (l *bell) listenOnce(ctx context.Context) error {
-	opening, cancel := context.WithTimeout(ctx, feedTimeout)
+	opening, cancel := context.WithTimeout(ctx, linkMost)
 	defer cancel()
 	c, err := l.connect(opening)
 	if err != nil {

@@ -4,12 +4,17 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/internal/faultproxy"
+	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
 // The sum in docs/sizing.md: the connections of a process beside its pool do not depend on the number of consumers and resources.
@@ -52,6 +57,57 @@ func TestConnectionsOfAProcess(t *testing.T) {
 			kit.Equal(t, "connections of its own", own(), g.want)
 			cancel()
 			kit.OK(t, <-ended)
+		})
+	}
+}
+
+// A server that is slow to open a connection is asked for it once: it opens one that was given up as well, so that many processes which
+// begin again together would keep it busy with that alone.
+func TestSlowServerIsAskedOnce(t *testing.T) {
+	t.Parallel()
+	openSession := func(ctx context.Context, be *leasepg.Backend, id string) error {
+		_, err := be.OpenSession(ctx, backend.SessionSpec{ID: id, TTL: time.Hour, Host: "host", PID: 7, Consumers: []string{topical.Name}})
+		return err
+	}
+	for _, c := range []struct {
+		name   string
+		prompt int64 // connections that open at once before the slow one
+		open   func(ctx context.Context, be *leasepg.Backend, id string) error
+		waits  bool
+	}{
+		{"the first one of a session", 0, openSession, true},
+		{"the one that waits for other sessions", 1, openSession, true},
+		{"the one of a feed", 0, func(ctx context.Context, be *leasepg.Backend, _ string) error {
+			feed, err := be.OpenFeed(ctx, []backend.ConsumerInfo{topical})
+			if err == nil {
+				feed.Close()
+			}
+			return err
+		}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			_, pool := migrated(t)
+			slow := faultproxy.Start(t, pgtest.Shared(t).Addr())
+			slow.Deafen()
+			var dials atomic.Int64
+			be := leasepg.New(redirected(t, pool, func(ctx context.Context, network, addr string) (net.Conn, error) {
+				if dials.Add(1) > c.prompt {
+					addr = slow.Addr()
+				}
+				return new(net.Dialer).DialContext(ctx, network, addr)
+			}), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
+			opened, id := make(chan error, 1), kit.ID()
+			go func() { opened <- c.open(t.Context(), be, id) }()
+			kit.Eventually(t, "it connects", func() bool { return dials.Load() > c.prompt })
+			time.Sleep(17 * time.Second)
+			kit.Equal(t, "connections that were asked for", dials.Load(), c.prompt+1)
+			slow.Heal()
+			kit.OK(t, <-opened)
+			if c.waits {
+				kit.Eventually(t, "the session waits for others", func() bool { return waits(t, pool, id) })
+				kit.Equal(t, "connections that were asked for in the end", dials.Load(), 2)
+			}
 		})
 	}
 }

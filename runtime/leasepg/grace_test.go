@@ -61,3 +61,17 @@ func TestGrace(t *testing.T) {
 		})
 	}
 }
+
+// A look that takes long is followed by a rest that is as long.
+func TestRestAfterALook(t *testing.T) {
+	t.Parallel()
+	const every = 400 * time.Millisecond
+	for range 100 {
+		if rest := restAfter(time.Millisecond, every); rest < every*95/100 || rest > every*106/100 {
+			t.Fatalf("after a millisecond it rests for %v", rest)
+		}
+		if rest := restAfter(time.Second, every); rest != time.Second {
+			t.Fatalf("after a second it rests for %v", rest)
+		}
+	}
+}

@@ -27,15 +27,21 @@ type server struct {
 	told   sync.Once   // the log line about that
 }
 
-// dialLeast is what each host has at least, however short the caller's time is: it may be far away.
-const dialLeast = 500 * time.Millisecond
+const (
+	// dialLeast is what each host has at least, however short the caller's time is: it may be far away.
+	dialLeast = 500 * time.Millisecond
+
+	// linkMost is how long a try to connect lasts where no belief depends on it. A slow server opens a connection though its client has
+	// given it up, so that to begin again costs it as much once more.
+	linkMost = time.Minute
+)
 
 // connect opens a connection outside the pool, to the pool's server. No host that drops what is sent to it takes all of the caller's time:
 // there may be another one, and each is dialed again without TLS where that is not required.
 func (sv *server) connect(ctx context.Context) (*pgx.Conn, error) {
 	c := sv.pool.Config().ConnConfig // a copy
 	if end, ok := ctx.Deadline(); ok {
-		dial, most := c.DialFunc, max(time.Until(end)/time.Duration(2+len(c.Fallbacks)), dialLeast)
+		dial, most := c.DialFunc, max(min(time.Until(end), longest)/time.Duration(2+len(c.Fallbacks)), dialLeast)
 		c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			ctx, cancel := context.WithTimeout(ctx, most)
 			defer cancel()

@@ -284,7 +284,7 @@ func (s *session) patience() time.Duration {
 // server as much once more, and so short that one more try comes before others cease to believe in the session.
 func (s *session) linking() time.Duration {
 	if !s.opened {
-		return longest
+		return linkMost
 	}
 	left := s.spec.TTL - s.patience()
 	if apart := s.apart.Load(); apart > 0 {

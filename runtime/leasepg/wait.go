@@ -88,7 +88,7 @@ func (w *waiter) link(ctx context.Context) error {
 	if w.conn != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, longest)
+	ctx, cancel := context.WithTimeout(ctx, linkMost)
 	defer cancel()
 	c, err := w.s.ss.connect(ctx)
 	if err != nil {

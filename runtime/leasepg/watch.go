@@ -75,6 +75,7 @@ func (s *session) watch(ctx context.Context) {
 			s.endFor(ctx)
 			return
 		}
+		began := time.Now()
 		var look time.Duration
 		var err error
 		if s.waits.Load() {
@@ -89,7 +90,7 @@ func (s *session) watch(ctx context.Context) {
 		case err == nil && look > 0:
 			again = look
 		case err == nil:
-			again = every - every/20 + rand.N(every/10+1)
+			again = restAfter(time.Since(began), every)
 		case ctx.Err() != nil || errors.Is(err, backend.ErrSessionLost):
 			return
 		default: // the runtime reports it when it asks for a heartbeat
@@ -97,6 +98,12 @@ func (s *session) watch(ctx context.Context) {
 			again = failed
 		}
 	}
+}
+
+// restAfter is how long a session rests after a look: about as long as every, so that the processes do not all look at once, and at
+// least as long as the look took, so that a slow server has at most half of the time to do with it.
+func restAfter(took, every time.Duration) time.Duration {
+	return max(every-every/20+rand.N(every/10+1), took)
 }
 
 // endFor ends the session when its connection is free.

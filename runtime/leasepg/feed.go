@@ -85,7 +85,7 @@ func (rd *reader) OpenFeed(ctx context.Context, consumers []backend.ConsumerInfo
 
 // open connects and listens. The cursor survives, so the next poll catches up.
 func (f *feed) open(ctx context.Context) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, linkMost)
+	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
 	defer cancel()
 	f.rd.ledgers.forget()
 	if f.conn, err = f.rd.connect(ctx); err != nil {

@@ -62,7 +62,7 @@ func TestGrace(t *testing.T) {
 	}
 }
 
-// A look that takes long is followed by a rest that is as long.
+// A look that takes long is followed by a rest that is as long, within limits.
 func TestRestAfterALook(t *testing.T) {
 	t.Parallel()
 	const every = 400 * time.Millisecond
@@ -72,6 +72,9 @@ func TestRestAfterALook(t *testing.T) {
 		}
 		if rest := restAfter(time.Second, every); rest != time.Second {
 			t.Fatalf("after a second it rests for %v", rest)
+		}
+		if rest := restAfter(time.Minute, every); rest != restMost {
+			t.Fatalf("after a minute it rests for %v", rest)
 		}
 	}
 }

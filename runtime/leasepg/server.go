@@ -31,17 +31,21 @@ const (
 	// dialLeast is what each host has at least, however short the caller's time is: it may be far away.
 	dialLeast = 500 * time.Millisecond
 
-	// linkMost is how long a try to connect lasts where no belief depends on it. A slow server opens a connection though its client has
-	// given it up, so that to begin again costs it as much once more.
+	// linkMost is how long a try to connect lasts where something else does the work until then, or the caller has a time of its own. A slow
+	// server opens a connection though its client has given it up, so that to begin again costs it as much once more.
 	linkMost = time.Minute
 )
 
-// connect opens a connection outside the pool, to the pool's server. No host that drops what is sent to it takes all of the caller's time:
-// there may be another one, and each is dialed again without TLS where that is not required.
+// connect opens a connection outside the pool, to the pool's server. No host that drops what is sent to it, or takes a connection and does not
+// answer, takes all of the caller's time: there may be another one, and each is dialed again without TLS where that is not required.
 func (sv *server) connect(ctx context.Context) (*pgx.Conn, error) {
 	c := sv.pool.Config().ConnConfig // a copy
 	if end, ok := ctx.Deadline(); ok {
-		dial, most := c.DialFunc, max(min(time.Until(end), longest)/time.Duration(2+len(c.Fallbacks)), dialLeast)
+		left := time.Until(end)
+		if n := hosts(c); n > 1 && c.ConnectTimeout == 0 {
+			c.ConnectTimeout = max(left/time.Duration(n), dialLeast)
+		}
+		dial, most := c.DialFunc, max(min(left, longest)/time.Duration(2+len(c.Fallbacks)), dialLeast)
 		c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			ctx, cancel := context.WithTimeout(ctx, most)
 			defer cancel()
@@ -52,6 +56,19 @@ func (sv *server) connect(ctx context.Context) (*pgx.Conn, error) {
 		c.RuntimeParams["application_name"] = "leasegen" // to be told apart in pg_stat_activity
 	}
 	return pgx.ConnectConfig(ctx, c)
+}
+
+// hosts counts the servers of a DSN.
+func hosts(c *pgx.ConnConfig) int {
+	type host struct {
+		name string
+		port uint16
+	}
+	all := map[host]bool{{c.Host, c.Port}: true}
+	for _, f := range c.Fallbacks {
+		all[host{f.Host, f.Port}] = true
+	}
+	return len(all)
 }
 
 func closeConn(c *pgx.Conn) {

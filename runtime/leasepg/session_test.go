@@ -131,30 +131,42 @@ func TestSlowWayBack(t *testing.T) {
 	}
 }
 
-// A host that drops what is sent to it leaves a session, and its connection that waits, the time to reach the next one.
+// A host that does not answer leaves a session, and its connection that waits, the time to reach the next one.
 func TestNextHost(t *testing.T) {
 	t.Parallel()
-	_, pool := migrated(t)
-	first := pgtest.Shared(t).Addr()
-	second := faultproxy.Start(t, first)
-	cfg := kit.Must[*pgxpool.Config](t)(pgxpool.ParseConfig(strings.Replace(pool.Config().ConnString(), first, first+","+second.Addr(), 1)))
-	var silent atomic.Bool
-	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		if addr == first && silent.Load() {
-			<-ctx.Done()
-			return nil, ctx.Err()
-		}
-		return new(net.Dialer).DialContext(ctx, network, addr)
+	for _, c := range []struct {
+		name  string
+		takes bool // connections, on which it does not answer
+	}{
+		{"it drops what is sent to it", false},
+		{"it takes connections and does not answer", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			_, pool := migrated(t)
+			at := pgtest.Shared(t).Addr()
+			first, second := faultproxy.Start(t, at), faultproxy.Start(t, at)
+			cfg := kit.Must[*pgxpool.Config](t)(pgxpool.ParseConfig(strings.Replace(pool.Config().ConnString(), at, first.Addr()+","+second.Addr(), 1)))
+			var silent atomic.Bool
+			cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				if addr == first.Addr() && silent.Load() && !c.takes {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				return new(net.Dialer).DialContext(ctx, network, addr)
+			}
+			hosts := kit.Must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
+			t.Cleanup(hosts.Close)
+			id := kit.Join(t, leasepg.New(hosts, leasepg.WithLogger(slog.New(slog.DiscardHandler))), grouped, time.Hour)
+			kit.Eventually(t, "it waits", func() bool { return waits(t, pool, id.ID) })
+			pid, waiting := query[int](t, pool, firstHolder, id.ID), query[int](t, pool, secondHolder, id.ID)
+			silent.Store(true)
+			first.Deafen()
+			first.HangUp()
+			kit.Eventually(t, "it is back", func() bool { p := query[int](t, pool, firstHolder, id.ID); return p != 0 && p != pid })
+			kit.Eventually(t, "it waits again", func() bool { w := query[int](t, pool, secondHolder, id.ID); return w != 0 && w != waiting })
+		})
 	}
-	hosts := kit.Must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
-	t.Cleanup(hosts.Close)
-	id := kit.Join(t, leasepg.New(hosts, leasepg.WithLogger(slog.New(slog.DiscardHandler))), grouped, time.Hour)
-	kit.Eventually(t, "it waits", func() bool { return waits(t, pool, id.ID) })
-	pid, waiting := query[int](t, pool, firstHolder, id.ID), query[int](t, pool, secondHolder, id.ID)
-	silent.Store(true)
-	exec(t, pool, "SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) h (pid)", []int{pid, waiting})
-	kit.Eventually(t, "it is back", func() bool { return query[int](t, pool, firstHolder, id.ID) != pid })
-	kit.Eventually(t, "it waits again", func() bool { w := query[int](t, pool, secondHolder, id.ID); return w != 0 && w != waiting })
 }
 
 // A session that is abandoned while it connects ends that: the one that replaces it needs the server's time.

@@ -40,6 +40,7 @@ func (w *waiter) wait(ctx context.Context) {
 	var again, failed time.Duration
 	quick := 0 // waits in a row that were over at once
 	for ctx.Err() == nil {
+		asked := time.Now()
 		err := w.link(ctx)
 		began, at := time.Now(), next
 		if err == nil {
@@ -56,7 +57,7 @@ func (w *waiter) wait(ctx context.Context) {
 			w.drop()
 			failed = min(max(2*failed, watchAgain), waitAgain)
 			next, again = aim{}, failed
-			if failed > watchEvery && w.told.ready(time.Now(), waitTold) {
+			if (failed > watchEvery || time.Since(asked) > longest) && w.told.ready(time.Now(), waitTold) {
 				w.s.ss.log.Warn("leasepg: no connection waits for the end of other processes: this one looks for them twice a second until one does",
 					"session", w.s.spec.ID, "reason", err)
 			}

@@ -47,6 +47,7 @@ import (
 // the ring every watchEvery on its heartbeat connection. A process that was declared dead by mistake is fenced and opens a new session.
 const (
 	watchEvery = 400 * time.Millisecond
+	restMost   = 2 * time.Second
 	watchAgain = 10 * time.Millisecond // after the first try to connect; then after twice as long each time
 
 	// A session that was asked in vain has this time to show its sign: as long as doing that graceTimes in a row takes, and watchAgain, for
@@ -75,13 +76,14 @@ func (s *session) watch(ctx context.Context) {
 			s.endFor(ctx)
 			return
 		}
-		began := time.Now()
-		var look time.Duration
+		var look, took time.Duration
 		var err error
 		if s.waits.Load() {
 			err = s.use(ctx, func(context.Context, *pgx.Conn) error { return nil }) // is there a connection?
 		} else {
+			began := time.Now()
 			_, look, err = ring.look(ctx, aim{})
+			took = time.Since(began)
 		}
 		if err == nil {
 			failed = 0
@@ -90,7 +92,7 @@ func (s *session) watch(ctx context.Context) {
 		case err == nil && look > 0:
 			again = look
 		case err == nil:
-			again = restAfter(time.Since(began), every)
+			again = restAfter(took, every)
 		case ctx.Err() != nil || errors.Is(err, backend.ErrSessionLost):
 			return
 		default: // the runtime reports it when it asks for a heartbeat
@@ -100,10 +102,10 @@ func (s *session) watch(ctx context.Context) {
 	}
 }
 
-// restAfter is how long a session rests after a look: about as long as every, so that the processes do not all look at once, and at
-// least as long as the look took, so that a slow server has at most half of the time to do with it.
+// restAfter is how long a session rests after a look: about as long as every, so that the processes do not all look at once. After one that
+// took longer it rests as long as that, up to restMost, so that a slow server has other things to do.
 func restAfter(took, every time.Duration) time.Duration {
-	return max(every-every/20+rand.N(every/10+1), took)
+	return max(every-every/20+rand.N(every/10+1), min(took, restMost))
 }
 
 // endFor ends the session when its connection is free.

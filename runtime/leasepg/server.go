@@ -42,8 +42,10 @@ func (sv *server) connect(ctx context.Context) (*pgx.Conn, error) {
 	c := sv.pool.Config().ConnConfig // a copy
 	if end, ok := ctx.Deadline(); ok {
 		left := time.Until(end)
-		if n := hosts(c); n > 1 && c.ConnectTimeout == 0 {
-			c.ConnectTimeout = max(left/time.Duration(n), dialLeast)
+		if n := hosts(c); n > 1 {
+			if share := max(left/time.Duration(n), dialLeast); c.ConnectTimeout == 0 || c.ConnectTimeout > share {
+				c.ConnectTimeout = share
+			}
 		}
 		dial, most := c.DialFunc, max(min(left, longest)/time.Duration(2+len(c.Fallbacks)), dialLeast)
 		c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {

@@ -71,6 +71,7 @@ type session struct {
 	wanting   atomic.Int32 // callers that wait for their turn
 	called    atomic.Int64 // when the runtime asked for a heartbeat last, since born
 	born      time.Time
+	opening   time.Time    // until when it is to be open; zero: no time is set
 	returned  atomic.Int64 // when a broken connection was replaced last, since born; 0: none was
 	apart     atomic.Int64 // when the connection broke, since born; 0: it has been replaced
 	waits     atomic.Bool  // something waits for the locks of others
@@ -104,6 +105,7 @@ func (ss *sessions) OpenSession(ctx context.Context, spec backend.SessionSpec) (
 	}
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
+	s.opening, _ = ctx.Deadline()
 	ss.open.Store(spec.ID, s)
 	if err := s.use(ctx, func(context.Context, *pgx.Conn) error { return nil }); err != nil {
 		s.abandon()
@@ -284,7 +286,10 @@ func (s *session) patience() time.Duration {
 // server as much once more, and so short that one more try comes before others cease to believe in the session.
 func (s *session) linking() time.Duration {
 	if !s.opened {
-		return linkMost
+		if s.opening.IsZero() {
+			return linkMost
+		}
+		return min(time.Until(s.opening), linkMost)
 	}
 	left := s.spec.TTL - s.patience()
 	if apart := s.apart.Load(); apart > 0 {

@@ -169,6 +169,20 @@ func TestNextHost(t *testing.T) {
 	}
 }
 
+// The time that a session has to open is shared as well: the first host of a DSN may be the one that hangs, after a promotion.
+func TestFirstConnectionReachesTheNextHost(t *testing.T) {
+	t.Parallel()
+	_, pool := migrated(t)
+	at := pgtest.Shared(t).Addr()
+	mute := faultproxy.Start(t, at)
+	mute.Deafen()
+	be := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), at, mute.Addr()+","+at, 1)), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	spec := backend.SessionSpec{ID: kit.ID(), TTL: time.Hour, Host: "host", PID: 7, Consumers: []string{grouped.Name}}
+	kit.OK(t, kit.Must[backend.Session](t)(be.OpenSession(ctx, spec)).Close(t.Context()))
+}
+
 // A session that is abandoned while it connects ends that: the one that replaces it needs the server's time.
 func TestAbandonedSessionStopsConnecting(t *testing.T) {
 	t.Parallel()

@@ -57,8 +57,8 @@ func (w *waiter) wait(ctx context.Context) {
 			w.drop()
 			failed = min(max(2*failed, watchAgain), waitAgain)
 			next, again = aim{}, failed
-			if (failed > watchEvery || time.Since(asked) > longest) && w.told.ready(time.Now(), waitTold) {
-				w.s.ss.log.Warn("leasepg: no connection waits for the end of other processes: this one looks for them twice a second until one does",
+			if (failed > watchEvery || began.Sub(asked) > longest) && w.told.ready(time.Now(), waitTold) {
+				w.s.ss.log.Warn("leasepg: no connection waits for the end of other processes: this one looks for them itself until one does",
 					"session", w.s.spec.ID, "reason", err)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -94,7 +95,7 @@ func TestSlowServerIsAskedOnce(t *testing.T) {
 				opened <- err
 			}()
 			kit.Eventually(t, "it connects", func() bool { return dials.Load() > c.prompt })
-			time.Sleep(25 * time.Second)
+			time.Sleep(25 * time.Second) // a second one would come within this time, if tries ended after ten or fifteen
 			kit.Equal(t, "connections that were asked for", dials.Load(), c.prompt+1)
 			slow.Heal()
 			kit.OK(t, <-opened)
@@ -102,5 +103,29 @@ func TestSlowServerIsAskedOnce(t *testing.T) {
 			kit.Equal(t, "connections that were asked for in the end", dials.Load(), 2)
 			kit.OK(t, session.Close(t.Context()))
 		})
+	}
+}
+
+// A long try to connect in vain is reported, and not only the last of many.
+func TestLongTryIsReported(t *testing.T) {
+	t.Parallel()
+	_, pool := migrated(t)
+	slow := faultproxy.Start(t, pgtest.Shared(t).Addr())
+	slow.Deafen()
+	var dials atomic.Int64
+	var log text
+	be := leasepg.New(redirected(t, pool, func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if dials.Add(1) > 1 {
+			addr = slow.Addr()
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}), leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	kit.Join(t, be, topical, time.Hour)
+	kit.Eventually(t, "it connects a second time", func() bool { return dials.Load() == 2 })
+	time.Sleep(11 * time.Second) // a try that is this long is reported when it ends
+	slow.HangUp()
+	kit.Eventually(t, "it is reported", func() bool { return strings.Contains(log.String(), "no connection waits") })
+	if n := dials.Load(); n > 3 {
+		t.Errorf("it was reported after %d tries", n-1)
 	}
 }

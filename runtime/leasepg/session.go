@@ -283,7 +283,8 @@ func (s *session) patience() time.Duration {
 }
 
 // linking is how long a server may take to give the session a connection: longer than an answer, since to begin again would cost a slow
-// server as much once more, and so short that one more try comes before others cease to believe in the session.
+// server as much once more, and so short that one more try comes before others cease to believe in the session. The first connection has the
+// time of the caller.
 func (s *session) linking() time.Duration {
 	if !s.opened {
 		if s.opening.IsZero() {

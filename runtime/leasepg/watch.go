@@ -47,7 +47,7 @@ import (
 // the ring every watchEvery on its heartbeat connection. A process that was declared dead by mistake is fenced and opens a new session.
 const (
 	watchEvery = 400 * time.Millisecond
-	restMost   = 2 * time.Second
+	restMost   = 2 * time.Second       // after a look that took long
 	watchAgain = 10 * time.Millisecond // after the first try to connect; then after twice as long each time
 
 	// A session that was asked in vain has this time to show its sign: as long as doing that graceTimes in a row takes, and watchAgain, for

@@ -29,7 +29,7 @@ FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- 
 # The program that generates code for tables, and the runtime's own queries; sqlc/go.mod pins it.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
 
-.PHONY: help demo operated check unit suite test plain beside race modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-growth bench-held compare apps site site-serve clean tools packages
+.PHONY: help demo operated check unit suite test processes plain beside variants race modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-growth bench-held compare apps site site-serve clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go alone"
@@ -76,19 +76,26 @@ suite:
 	$(GO) test -vet=off -run 'TestConformance$$' ./runtime/leasemem ./runtime/leasepg ./runtime/leaseredis
 
 test: tools
-	@$(MAKE) --no-print-directory -s -j2 plain beside
-	@$(MAKE) --no-print-directory -s -j2 race generated
+	@$(MAKE) --no-print-directory -s -j2 processes beside
 	@echo "== all good"
 
-# One after the other: more at once than the cores bear only makes the tests wait for each other.
+# Two rows of work, each one after the other: more at once than the cores bear only makes the tests wait for each other.
+processes:
+	@$(MAKE) --no-print-directory -s plain && $(MAKE) --no-print-directory -s race
+
+# Tests that mostly wait come last, beside those that work.
 beside:
-	@$(MAKE) --no-print-directory -s lint && $(MAKE) --no-print-directory -s modules
+	@$(MAKE) --no-print-directory -s lint && $(MAKE) --no-print-directory -s modules && \
+	  $(MAKE) --no-print-directory -s generated && $(MAKE) --no-print-directory -s variants
 
 plain:
 	@echo "== go test: the generator, simulations, and what runs as processes (servers are started and stopped by the tests)"
 	@set -o pipefail; mkdir -p bin; $(GO) test -vet=off -p $(TEST_PACKAGES) -timeout 30m $(PLAIN) \
 	  $$($(GO) list ./... | grep -vxF "$$($(GO) list $(RACE))") 2>&1 | tee bin/plain.log || { $(FAILURES) bin/plain.log; exit 1; }
-	@set -o pipefail; $(GO) test -vet=off -p $(TEST_PACKAGES) -timeout 30m -run $(VARIANTS) ./runtime/leaseredis ./runtime/leasepg \
+
+variants:
+	@echo "== go test: the rules once more, on a cluster, with fewer rights, over a pooler, with small pools"
+	@set -o pipefail; mkdir -p bin; $(GO) test -vet=off -p $(TEST_PACKAGES) -timeout 30m -run $(VARIANTS) ./runtime/leaseredis ./runtime/leasepg \
 	  2>&1 | tee bin/variants.log || { $(FAILURES) bin/variants.log; exit 1; }
 
 race:

@@ -139,7 +139,7 @@ func measureGrowth(ctx context.Context, z growthSize, only string, out io.Writer
 	}
 	g := &growing{size: z, out: out, servers: &servers{}}
 	defer g.servers.close()
-	g.servers.postgres = must.Get(pgtest.Launch(pgtest.Config("max_connections", "1000"), pgtest.Config("shared_buffers", "512MB"),
+	g.servers.postgres = must.Get(pgtest.Launch(pgtest.OnDisk(), pgtest.Config("max_connections", "1000"), pgtest.Config("shared_buffers", "512MB"),
 		pgtest.Config("max_wal_size", "4GB"), pgtest.Config("shared_preload_libraries", "pg_stat_statements")))
 	r := &report.Growth{Rounds: z.rounds, Figures: growthFigures(), Conditions: g.servers.machine(ctx)}
 	played := map[scene]*report.Point{}

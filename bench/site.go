@@ -46,7 +46,7 @@ func launch(cs []contender) (s *servers, err error) {
 		return slices.ContainsFunc(cs, func(c contender) bool { return c.Backend == backend })
 	}
 	// The defaults of a server with 2 GB and fsync on.
-	s.postgres = must.Get(pgtest.Launch(
+	s.postgres = must.Get(pgtest.Launch(pgtest.OnDisk(),
 		pgtest.Config("max_connections", "400"), pgtest.Config("shared_buffers", "512MB"), pgtest.Config("max_wal_size", "4GB")))
 	if uses("Redis") {
 		s.redis = must.Get(redistest.Launch())

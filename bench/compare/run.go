@@ -88,7 +88,7 @@ func Held(ctx context.Context, args []string, out io.Writer) (err error) {
 // all runs measurements on a server of its own, which stays.
 func (b *bench) all(ctx context.Context, ms []measure, only string) (err error) {
 	// The defaults of a server with 2 GB.
-	b.server, err = pgtest.Launch(
+	b.server, err = pgtest.Launch(pgtest.OnDisk(),
 		pgtest.Config("max_connections", "200"), pgtest.Config("shared_buffers", "512MB"), pgtest.Config("max_wal_size", "4GB"))
 	if err != nil {
 		return err

@@ -51,7 +51,8 @@ func Beside(t testing.TB, request func(context.Context) error) *Bare {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var loop sync.WaitGroup
-	b := &Bare{began: time.Now().Add(pause), slow: float64(startOf()) / float64(start)}
+	took, _ := startOf()
+	b := &Bare{began: time.Now().Add(pause), slow: float64(took) / float64(start)}
 	b.stop = sync.OnceFunc(func() {
 		cancel()
 		loop.Wait()
@@ -137,8 +138,8 @@ func (b *Bare) Within(t testing.TB, what string, took, limit time.Duration) {
 	}
 }
 
-// Parallel lets n tests run at once, fewer on a machine that is slow or busy, or as many as the command line says. Tests that
-// mostly wait are over sooner when there are many more than cores, unless each has to wait for a core, too. Call it in TestMain.
+// Parallel lets n tests run at once, fewer on a machine where processes are dear, or as many as the command line says. Tests that
+// mostly wait are over sooner when there are many more than cores. Call it in TestMain.
 func Parallel(n int) {
 	if !flag.Parsed() {
 		flag.Parse()
@@ -150,31 +151,35 @@ func Parallel(n int) {
 	}
 }
 
-// AtOnce is how many of n things that start processes and connect to servers a machine bears at once: fewer where that takes long.
-func AtOnce(n int) int { return share(n, startOf()) }
+// AtOnce is how many of n things that start processes and connect to servers a machine bears at once: fewer where that costs much. How
+// busy it is at this moment does not count: it may be for a second, and the number holds for minutes.
+func AtOnce(n int) int {
+	_, worked := startOf()
+	return share(n, worked)
+}
 
 // start is what starting a process takes on a good machine. It shows what connections to PostgreSQL cost: some machines
 // take several times as long for the pages of a new process, and no longer for anything else.
 const start = time.Millisecond
 
-// share is how many of n tests are to run at once where a process takes so long to start; all where that is not known.
-func share(n int, took time.Duration) int {
-	return min(n, max(2, int(float64(n)*float64(start)/float64(max(took, 1)))))
+// share is how many of n tests are to run at once where the start of a process keeps a core busy for so long; all where that is not known.
+func share(n int, worked time.Duration) int {
+	return min(n, max(2, int(float64(n)*float64(start)/float64(max(worked, 1)))))
 }
 
-// startOf is how long a process takes to start and end here, at best of a few; 0 where none can be started.
-func startOf() time.Duration {
-	best := time.Duration(0)
+// startOf is how long a process takes to start and end here, and for how much of that it has a core, at best of a few; 0 where none can
+// be started.
+func startOf() (took, worked time.Duration) {
+	took, worked = time.Hour, time.Hour
 	for range 9 {
-		began := time.Now()
-		if exec.Command("true").Run() != nil {
-			return 0
+		began, c := time.Now(), exec.Command("true")
+		if c.Run() != nil {
+			return 0, 0
 		}
-		if took := time.Since(began); best == 0 || took < best {
-			best = took
-		}
+		took = min(took, time.Since(began))
+		worked = min(worked, c.ProcessState.UserTime()+c.ProcessState.SystemTime())
 	}
-	return best
+	return took, worked
 }
 
 // Shares makes n rounds in shares of at most so many, as subtests that run at once, and returns when all have ended.

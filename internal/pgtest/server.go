@@ -24,6 +24,7 @@ type Server struct {
 	*childproc.Server
 	bin    string   // directory of the binaries
 	config []string // name=value
+	disk   bool     // see OnDisk
 	cred   *syscall.Credential
 	// PEM; the server speaks TLS when they are set
 	certificate, key []byte
@@ -39,6 +40,12 @@ type Option func(*Server)
 // Config sets a parameter of postgresql.conf.
 func Config(name, value string) Option {
 	return func(s *Server) { s.config = append(s.config, name+"="+value) }
+}
+
+// OnDisk keeps the data where temporary files are, so that a commit waits for a disk, as it does for users. Without it they are in
+// memory where that has room: a server makes a thousand files, and some file systems are slow to make files where others were removed.
+func OnDisk() Option {
+	return func(s *Server) { s.disk = true }
 }
 
 // TLS lets the server speak TLS, too, with a certificate and its key in PEM.
@@ -81,9 +88,7 @@ func launch(opts []Option) (_ *Server, err error) {
 	for _, o := range opts {
 		o(s)
 	}
-	in := ""
 	if slices.Contains(s.config, "fsync=off") { // it loses what the machine loses anyway
-		in = childproc.Memory()
 		s.config = append(s.config, "full_page_writes=off")
 		// Where no file is synced, copying files costs half of what writing their pages to the log does. Older ones know no other way.
 		if version(s.bin) >= 15 {
@@ -91,11 +96,15 @@ func launch(opts []Option) (_ *Server, err error) {
 		}
 	}
 	// --no-sync is about initdb's own files; the server itself runs with fsync on.
-	return s, s.launch(in, "initdb", "--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C")
+	return s, s.launch("initdb", "--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C")
 }
 
-// launch lets a program make the data directory, in a directory (empty: where temporary files are), and starts the server.
-func (s *Server) launch(in, program string, args ...string) (err error) {
+// launch lets a program make the data directory, and starts the server.
+func (s *Server) launch(program string, args ...string) (err error) {
+	in := "" // where temporary files are
+	if !s.disk {
+		in = childproc.Memory()
+	}
 	s.Server, err = childproc.NewServer(childproc.Spec{
 		Name: "PostgreSQL", In: in, Prefix: dirPrefix, Owner: s.cred, Command: s.postgres,
 		Ready: func(int) bool { return s.ready() },

@@ -41,7 +41,7 @@ func launch(ctx context.Context, kind string) (store, error) {
 		}
 		return &redisStore{Server: s, client: redis.NewClient(&redis.Options{Addr: s.Addr()})}, nil
 	}
-	s, err := pgtest.Launch(pgtest.Config("max_connections", "400"))
+	s, err := pgtest.Launch(pgtest.OnDisk(), pgtest.Config("max_connections", "400"))
 	if err != nil {
 		return nil, err
 	}

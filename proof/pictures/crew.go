@@ -49,7 +49,7 @@ type event struct {
 
 func newSite(ctx context.Context, opts ...leasepg.Option) *site {
 	s := &site{replicas: map[string]*fleet.Process{}, stop: func() {}}
-	s.server = must.Get(pgtest.Launch(pgtest.Config("max_connections", "200")))
+	s.server = must.Get(pgtest.Launch(pgtest.OnDisk(), pgtest.Config("max_connections", "200")))
 	s.dsn = s.server.DB("pictures")
 	s.pool = must.Get(pgxpool.New(ctx, s.dsn))
 	_ = must.Get(leasepg.Migrate(ctx, s.pool, opts...))

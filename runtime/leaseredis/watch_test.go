@@ -434,7 +434,7 @@ func TestWhoHearsNoAnswerIsNotDead(t *testing.T) {
 	be := on(s.Client(t), w.namespace, leaseredis.WithLogger(discard))
 	alive(t, w.join(be, grouped, ttl), ttl)
 	p := faultproxy.Start(t, s.Addr())
-	c := redis.NewClient(&redis.Options{Addr: p.Addr(), MaxRetries: -1, ReadTimeout: 100 * time.Millisecond, DialTimeout: 100 * time.Millisecond})
+	c := redis.NewClient(&redis.Options{Addr: p.Addr(), MaxRetries: -1, ReadTimeout: 500 * time.Millisecond, DialTimeout: 500 * time.Millisecond})
 	t.Cleanup(func() { c.Close() })
 	far := w.join(on(c, w.namespace, leaseredis.WithLogger(discard)), grouped, time.Hour)
 	alive(t, far, ttl)

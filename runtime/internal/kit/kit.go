@@ -57,14 +57,16 @@ func Patience(t testing.TB) time.Duration {
 	return 3 * time.Minute
 }
 
-// Eventually polls until done.
+// Eventually polls until done, less and less often: a server that is asked all the time does less of what is awaited.
 func Eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	limit := Patience(t)
-	for end := time.Now().Add(limit); !done(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
+	limit, began := Patience(t), time.Now()
+	for !done() {
+		waited := time.Since(began)
+		if waited > limit {
 			t.Fatalf("after %v still not: %s", limit, what)
 		}
+		time.Sleep(min(max(waited/16, 2*time.Millisecond), 100*time.Millisecond))
 	}
 }
 

@@ -29,7 +29,7 @@ func TestPauseWaitsForAcquisitions(t *testing.T) {
 	granted := make(chan int, 2)
 	go func() { granted <- len(a.Acquires(1)) }()
 	kit.Eventually(t, "it is at it", func() bool {
-		return query[int](t, pool, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND query LIKE '%AcquireLeases%'") == 1
+		return query[int](t, pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep' AND query LIKE '%AcquireLeases%'") == 1
 	})
 	time.AfterFunc(100*time.Millisecond, func() { granted <- len(b.Acquires(1)) })
 	kit.OK(t, be.Pause(t.Context(), "c"))

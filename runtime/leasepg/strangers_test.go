@@ -196,7 +196,8 @@ func TestStrangerHoldsNames(t *testing.T) {
 	kit.OK(t, err)
 	waits := c.squat(t).take(t, "pg_advisory_lock", "hashtextextended('leasegen.topics/crowded', 0)")
 	kit.Eventually(t, "the stranger waits", func() bool {
-		return query[bool](t, c.admin, "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)")
+		return query[bool](t, c.admin, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`)
 	})
 	crowded := backend.ConsumerInfo{Name: "crowded", Per: backend.PerTopic, Topics: []string{"*"}}
 	if err := be.Register(ctx, crowded, []string{"x"}); err == nil || strings.Contains(err.Error(), "held by") {

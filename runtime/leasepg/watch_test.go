@@ -264,7 +264,7 @@ func TestSlowWatcher(t *testing.T) {
 	pid := query[int](t, pool, secondHolder, id.ID)
 	slow.Store(true)
 	kit.OK(t, process.Kill())
-	bare, killed := pace.Beside(t, pool.Ping), time.Now()
+	bare, killed := pace.Beside(t, connecting(pool)), time.Now()
 	kit.Eventually(t, "it is found", func() bool { return state(t, pool, dead) == "dead" })
 	took := time.Since(killed)
 	if took < 7*time.Second {
@@ -293,7 +293,7 @@ func TestPollingNoticesABreak(t *testing.T) {
 	slow.Store(false)
 	kit.Equal(t, "state of the other", state(t, pool, dead), "live")
 	exec(t, pool, "SELECT pg_terminate_backend($1)", pid)
-	bare, began := pace.Beside(t, pool.Ping), time.Now()
+	bare, began := pace.Beside(t, connecting(pool)), time.Now()
 	kit.Eventually(t, "it is back", func() bool { return query[int](t, pool, firstHolder, id.ID) != pid })
 	bare.Within(t, "coming back", time.Since(began), time.Second)
 }

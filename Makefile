@@ -11,7 +11,8 @@ SITE          ?= localhost:8000
 # Packages whose tests run at once. Most of these mostly wait: for TTLs, servers and elections. Where a process keeps a core for more than
 # 2 ms to start, connections to PostgreSQL are dear, too: there one package keeps two cores at work. How busy the machine is does not count.
 ifndef TEST_PACKAGES
-TEST_PACKAGES := $(or $(shell LC_ALL=C; TIMEFORMAT='%3U %3S'; { time for i in {1..50}; do /bin/true; done; } 2>&1 | awk '{print ($$1+$$2)/50 > 0.002 ? 1 : 2}' 2>/dev/null),2)
+TEST_PACKAGES := $(or $(shell export LC_ALL=C TIMEFORMAT='%3U %3S'; true=$$(type -P true); \
+  { time for i in {1..50}; do $$true; done; } 2>&1 | awk 'END {print (($$1 + $$2) / 50 > 0.002 ? 1 : 2)}' 2>/dev/null),2)
 endif
 export TEST_PACKAGES
 # With the race detector run what users' processes share, and what leads and follows in time: longest first. It would see
@@ -79,10 +80,11 @@ suite:
 	$(GO) test -vet=off -run 'TestConformance$$' ./runtime/leasemem ./runtime/leasepg ./runtime/leaseredis
 
 test: tools
-	@$(MAKE) --no-print-directory -s -j2 processes beside
+	@rm -f bin/plain.log bin/race.log bin/variants.log
+	@$(MAKE) --no-print-directory -s -j2 processes beside || { $(FAILURES) bin/plain.log bin/race.log bin/variants.log 2>/dev/null; exit 1; }
 	@echo "== all good"
 
-# Two rows of work, each one after the other: more at once than the cores bear only makes the tests wait for each other.
+# Two rows of work, in each one step after the other: more at once than the cores bear only makes the tests wait for each other.
 processes:
 	@$(MAKE) --no-print-directory -s plain && $(MAKE) --no-print-directory -s race
 

@@ -41,7 +41,7 @@ type server interface {
 func launch(on string) (*database, error) {
 	switch {
 	case on == "postgres":
-		s, err := pgtest.Launch()
+		s, err := pgtest.Launch(pgtest.OnDisk())
 		if err != nil {
 			return nil, err
 		}

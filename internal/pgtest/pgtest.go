@@ -11,7 +11,7 @@
 //		pool, err := pgxpool.New(t.Context(), pgtest.DB(t))
 //
 // Tests that stop, kill, freeze or measure a server start their own with Start, which
-// runs with fsync on.
+// runs with fsync on; see OnDisk for tests that measure a disk.
 //
 // The newest PostgreSQL found, 14 or later, is used; the environment variable
 // LEASEGEN_PG_BIN names another directory of binaries.

@@ -42,8 +42,9 @@ func Config(name, value string) Option {
 	return func(s *Server) { s.config = append(s.config, name+"="+value) }
 }
 
-// OnDisk keeps the data where temporary files are, so that a commit waits for a disk, as it does for users. Without it they are in
-// memory where that has room: a server makes a thousand files, and some file systems are slow to make files where others were removed.
+// OnDisk keeps the data where temporary files are: for a commit that waits for a disk, as it does for users, and for programs that run
+// for long. Without it they are in memory where that has room: a server makes a thousand files, and some file systems are slow to make
+// files where others were removed.
 func OnDisk() Option {
 	return func(s *Server) { s.disk = true }
 }

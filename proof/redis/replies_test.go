@@ -55,10 +55,10 @@ func atEachStep(t *testing.T, fault string, n int, kill bool) {
 		proxies = append(proxies, p)
 		all[i].Addrs = []string{p.Addr()}
 	}
-	begin := time.Now()
 	stop := s.load(t, topicCount)
 	f := startFleet(t, all...)
 	s.working(t, topicCount)
+	begin := time.Now()
 	murdered := func(p *fleet.Process) time.Duration {
 		kills.Add(1)
 		return restarted(f, p, syscall.SIGKILL)
@@ -68,8 +68,8 @@ func atEachStep(t *testing.T, fault string, n int, kill bool) {
 			f.Restart(p)
 		}
 	}
-	// Until each step that is known has been hit n times; in make test, as far as one gets.
-	enough := func() bool { return !pace.Long() && time.Since(begin) > 25*time.Second }
+	// Until each step that is known has been hit n times; in make test, as far as one gets from when the replicas work.
+	enough := func() bool { return !pace.Long() && time.Since(begin) > 25*time.Second && steps.total() > 0 }
 	for tries := 0; steps.left(n) && tries < 60*n && !enough(); tries++ {
 		step := steps.next()
 		i := rand.IntN(len(proxies))

@@ -75,7 +75,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	defer must.Catch(&err)
 	fs := flag.NewFlagSet("failover", flag.ContinueOnError)
 	n := fs.Int("trials", 100, "trials of each fault and lock")
-	pairs := fs.Int("pairs", pace.AtOnce(10), "pairs of replicas that are tried side by side, where time is mostly waiting; fewer by default where a process takes over 1 ms to start")
+	pairs := fs.Int("pairs", pace.AtOnce(10), "pairs of replicas that are tried side by side, where time is mostly waiting; fewer by default where a new process keeps a core for over 1 ms")
 	onlyLocks := fs.String("locks", "", "comma-separated stores (postgres, redis), locks or pers; default all")
 	onlyFaults := fs.String("faults", "", "comma-separated faults; default all")
 	raw := fs.String("raw", "", "a file for what each trial took, as JSON")

@@ -17,12 +17,13 @@ endif
 export TEST_PACKAGES
 # With the race detector run what users' processes share, and what leads and follows in time: longest first. It would see
 # no race in what processes share, nor in the generator, and little in simulations that the suite does not show it.
-RACE          := ./runtime/leaseredis ./runtime/leasepg ./runtime/lease ./runtime/leasemem ./runtime/leasehealth ./runtime/leasesql/... \
+RACE          := ./runtime/leasepg ./runtime/leaseredis ./runtime/lease ./runtime/leasemem ./runtime/leasehealth ./runtime/leasesql/... \
                  ./runtime/leaseweb ./runtime/backend/... ./internal/faultproxy ./internal/streamtest ./examples/filebackend
 # Without it all others, longest first.
 PLAIN         := ./proof ./proof/redis ./proof/failover ./cmd/... ./generator ./runtime/leasetest ./internal/snippets
-# Nor in the same rules once more, on a cluster, with fewer rights, over a pooler: these run without it.
-VARIANTS      := 'TestConformance(OnCluster|WithLeastRights|Pooled|OnSmallPools)$$'
+# Nor in the same rules once more, on a cluster, with fewer rights, over a pooler, nor in what statements cost the server among many rows:
+# these run without it.
+VARIANTS      := 'Test(Conformance(OnCluster|WithLeastRights|Pooled|OnSmallPools)|ManyCostAsFew|OperatorsPageThroughMany(Rows|Keys))$$'
 # Modules of their own, for what most users need not compile.
 MODULES       := bench examples/operated internal/browser internal/site internal/snippets/manifests runtime/leaseotel/dashboards runtime/leaseweb/webtest $(RACED)
 RACED         := runtime/leaseotel runtime/leasesql/sqltest
@@ -32,6 +33,9 @@ FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- 
 
 # The program that generates code for tables, and the runtime's own queries; sqlc/go.mod pins it.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
+
+# Where tests keep a new PostgreSQL server's data directory: a copy costs less than another initdb.
+export LEASEGEN_PG_TEMPLATES := $(CURDIR)/bin/initdb
 
 .PHONY: help demo operated check unit suite test processes plain beside variants race modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-growth bench-held compare apps site site-serve clean tools packages
 
@@ -84,9 +88,10 @@ test: tools
 	@$(MAKE) --no-print-directory -s -j2 processes beside || { $(FAILURES) bin/plain.log bin/race.log bin/variants.log 2>/dev/null; exit 1; }
 	@echo "== all good"
 
-# Two rows of work, in each one step after the other: more at once than the cores bear only makes the tests wait for each other.
+# Two rows of work, in each one step after the other: more at once than the cores bear only makes the tests wait for each other. The
+# longest come first: at the end there are many short ones, for all cores.
 processes:
-	@$(MAKE) --no-print-directory -s plain && $(MAKE) --no-print-directory -s race
+	@$(MAKE) --no-print-directory -s race && $(MAKE) --no-print-directory -s plain
 
 # Tests that mostly wait come last, beside those that work.
 beside:
@@ -99,7 +104,7 @@ plain:
 	  $$($(GO) list ./... | grep -vxF "$$($(GO) list $(RACE))") 2>&1 | tee bin/plain.log || { $(FAILURES) bin/plain.log; exit 1; }
 
 variants:
-	@echo "== go test: the rules once more, on a cluster, with fewer rights, over a pooler, with small pools"
+	@echo "== go test: the rules once more, on a cluster, with fewer rights, over a pooler, with small pools; what statements cost"
 	@set -o pipefail; mkdir -p bin; $(GO) test -vet=off -p $(TEST_PACKAGES) -timeout 30m -run $(VARIANTS) ./runtime/leaseredis ./runtime/leasepg \
 	  2>&1 | tee bin/variants.log || { $(FAILURES) bin/variants.log; exit 1; }
 

@@ -14,7 +14,8 @@
 // runs with fsync on; see OnDisk for tests that measure a disk.
 //
 // The newest PostgreSQL found, 14 or later, is used; the environment variable
-// LEASEGEN_PG_BIN names another directory of binaries.
+// LEASEGEN_PG_BIN names another directory of binaries. LEASEGEN_PG_TEMPLATES, where it is set, names one to keep new data
+// directories in: see initdb.
 package pgtest
 
 import (

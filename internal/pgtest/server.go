@@ -96,12 +96,11 @@ func launch(opts []Option) (_ *Server, err error) {
 			s.copying = " STRATEGY file_copy"
 		}
 	}
-	// --no-sync is about initdb's own files; the server itself runs with fsync on.
-	return s, s.launch("initdb", "--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C")
+	return s, s.launch(s.initdb)
 }
 
-// launch lets a program make the data directory, and starts the server.
-func (s *Server) launch(program string, args ...string) (err error) {
+// launch lets a function make the data directory, and starts the server.
+func (s *Server) launch(data func() error) (err error) {
 	in := "" // where temporary files are
 	if !s.disk {
 		in = childproc.Memory()
@@ -119,8 +118,8 @@ func (s *Server) launch(program string, args ...string) (err error) {
 			s.Close()
 		}
 	}()
-	if out, err := s.command(program, append(args, "--pgdata="+s.data())...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w\n%s", program, err, out)
+	if err = data(); err != nil {
+		return err
 	}
 	if err = s.writeTLS(); err != nil {
 		return err
@@ -172,6 +171,14 @@ func (s *Server) Restart(opts ...Option) {
 }
 
 func (s *Server) data() string { return filepath.Join(s.Dir, "data") }
+
+// make lets a program of the server's make the data directory.
+func (s *Server) make(program string, args ...string) error {
+	if out, err := s.command(program, append(args, "--pgdata="+s.data())...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", program, err, out)
+	}
+	return nil
+}
 
 func (s *Server) command(name string, args ...string) *exec.Cmd {
 	return command(s.Dir, s.cred, filepath.Join(s.bin, name), args...)

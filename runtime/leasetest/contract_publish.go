@@ -208,20 +208,22 @@ var publishChecks = []check{
 		const d = 400 * time.Millisecond
 		publish(t, be, event("x", "k", 0)) // its time is the server's
 		publish(t, be, after(event("x", "k", 1), d), event("x", "k", 2))
-		kit.Equal(t, "at once", len(r.all()), 2)
+		kit.Equal(t, "at once", len(r.all()) >= 2, true) // the third too, where the machine took as long
 		got := r.await(3)
+		equalSlices(t, "in time", payloads(got), payloadsOf([]backend.Event{event("x", "k", 0), event("x", "k", 2), event("x", "k", 1)}))
 		if waited := got[2].PublishedAt.Sub(got[0].PublishedAt); waited < d || waited > d+2*time.Second+slack(t, be) {
 			t.Fatalf("delayed by %v, want %v", waited, d)
 		}
-		kit.Equal(t, "delayed", string(got[2].Payload), string(event("x", "k", 1).Payload))
 		at := event("x", "k", 3)
-		at.At = got[2].PublishedAt.Add(2 * d)
+		at.At = got[2].PublishedAt.Add(2*d + 5*slack(t, be)) // both are published before that
 		past := event("x", "k", 4)
 		past.At = got[0].PublishedAt
 		publish(t, be, at, past)
-		kit.Equal(t, "in the past is at once", len(r.all()), 4)
-		if got := r.await(5)[4]; got.PublishedAt.Before(at.At) || string(got.Payload) != string(at.Payload) {
-			t.Fatalf("%s joined at %v, want at at %v", got.Payload, got.PublishedAt, at.At)
+		kit.Equal(t, "in the past is at once", len(r.all()) >= 4, true)
+		got = r.await(5)
+		equalSlices(t, "at their times", payloads(got[3:]), payloadsOf([]backend.Event{past, at}))
+		if got[4].PublishedAt.Before(at.At) {
+			t.Fatalf("%s joined at %v, want at %v", got[4].Payload, got[4].PublishedAt, at.At)
 		}
 	})},
 	{"Publish/Delayed_events_come_once_in_the_order_of_their_times", fresh(func(t testing.TB, f Factory, be backend.Backend) {

@@ -151,7 +151,7 @@ proof: tools
 
 proof-redis: tools
 	@SECONDS=0; set -ex; export PROOF_ROUNDS=$(PROOF_ROUNDS); \
-	  $(GO) test -count=1 -v -timeout 60m ./proof/redis; \
+	  $(GO) test -count=1 -v -timeout 120m ./proof/redis; \
 	  $(GO) test -count=1 -timeout 60m ./runtime/leaseredis; \
 	  set +x; echo "== make proof-redis took $$SECONDS s"
 

@@ -84,7 +84,7 @@ func TestRawResults(t *testing.T) {
 		t.Fatalf("%d lines, want those of two stores: %+v", len(lines), lines)
 	}
 	for i, l := range lines {
-		if l.On != []string{onPostgres, onRedis}[i] || l.Per != "topic" || l.Fault != "SIGKILL" || l.TTL != 2000 || len(l.Took) != 2 || l.Took[0] <= 0 {
+		if l.On != []string{onPostgres, onRedis}[i] || l.Per != "topic" || l.Fault != "SIGKILL" || l.TTL != 2000 || len(l.Took) != 2 || l.Took[0] <= 0 || l.BareConnection <= 0 || l.BareWrite <= 0 {
 			t.Errorf("%+v", l)
 		}
 	}

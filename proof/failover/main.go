@@ -69,6 +69,7 @@ type line struct {
 	fault fault
 	took  []time.Duration // sorted
 	late  int             // calls that an old owner began after the new owner's first
+	bare  bare            // what it is made of, beside it
 }
 
 func run(ctx context.Context, args []string, out io.Writer) (err error) {
@@ -133,7 +134,9 @@ func try(ctx context.Context, st store, k lockKind, f fault, trials, pairs int) 
 	s := must.Get(newSite(ctx, st, strings.ToLower(k.per+"_"+f.name), k, min(pairs, trials)))
 	defer s.close()
 	l = line{kind: k, fault: f}
-	if l.took, l.late, err = s.trials(ctx, f, trials); err != nil {
+	stop := beside(ctx, st)
+	l.took, l.late, err = s.trials(ctx, f, trials)
+	if l.bare = stop(); err != nil {
 		return line{}, fmt.Errorf("%w\nreplicas said:\n%s", err, s.stderr.Last(40))
 	}
 	slices.Sort(l.took)
@@ -143,7 +146,8 @@ func try(ctx context.Context, st store, k lockKind, f fault, trials, pairs int) 
 func rawLines(lines []line) (raw []trials.Line) {
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	for _, l := range lines {
-		r := trials.Line{On: l.kind.on, Lock: l.kind.lock, Per: l.kind.per, Fault: l.fault.name, TTL: ms(ttl), Late: l.late}
+		r := trials.Line{On: l.kind.on, Lock: l.kind.lock, Per: l.kind.per, Fault: l.fault.name, TTL: ms(ttl), Late: l.late,
+			BareConnection: ms(at(l.bare.connections, 0.5)), BareWrite: ms(at(l.bare.writes, 0.5))}
 		for _, d := range l.took {
 			r.Took = append(r.Took, ms(d))
 		}
@@ -152,8 +156,11 @@ func rawLines(lines []line) (raw []trials.Line) {
 	return raw
 }
 
-// at is the value that the fraction q of the sorted values does not exceed.
+// at is the value that the fraction q of the sorted values does not exceed; 0 of none.
 func at(sorted []time.Duration, q float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
 	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]
 }
 
@@ -169,7 +176,8 @@ func (l line) goal() time.Duration {
 }
 
 func table(out io.Writer, lines []line) {
-	fmt.Fprintf(out, "\nttl %v\n\n| fault | lock | trials | p50 | p99 | max | to reach, p99 | late calls |\n|---|---|---:|---:|---:|---:|---|---:|\n", ttl)
+	fmt.Fprintf(out, "\nttl %v\n\n| fault | lock | trials | p50 | p99 | max | to reach, p99 | late calls | bare connection, p50 | bare write, p50 |\n"+
+		"|---|---|---:|---:|---:|---:|---|---:|---:|---:|\n", ttl)
 	ms := func(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000) }
 	for _, l := range lines {
 		want := "-"
@@ -179,7 +187,8 @@ func table(out io.Writer, lines []line) {
 				want = l.goal().String() + ": NO"
 			}
 		}
-		fmt.Fprintf(out, "| %s | %v | %d | %s | %s | %s | %s | %d |\n", l.fault.what, l.kind, len(l.took),
-			ms(at(l.took, 0.5)), ms(at(l.took, 0.99)), ms(l.took[len(l.took)-1]), want, l.late)
+		fmt.Fprintf(out, "| %s | %v | %d | %s | %s | %s | %s | %d | %s | %s |\n", l.fault.what, l.kind, len(l.took),
+			ms(at(l.took, 0.5)), ms(at(l.took, 0.99)), ms(l.took[len(l.took)-1]), want, l.late,
+			ms(at(l.bare.connections, 0.5)), ms(at(l.bare.writes, 0.5)))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
 
@@ -24,6 +25,8 @@ type store interface {
 	Addr() string
 	url(addr string) string
 	ping(ctx context.Context) error
+	// bare makes a connection, and a write on it that returns when it is as durable as leasegen's.
+	bare(ctx context.Context) (connection, write time.Duration, err error)
 	prepare(ctx context.Context, name string) error
 	publisher(name string) lease.Backend
 	// endHeartbeat ends the connection that the others know the live session of a process by.
@@ -86,6 +89,29 @@ func (s *pgStore) url(addr string) string {
 
 func (s *pgStore) ping(ctx context.Context) error { return s.pool.Ping(ctx) }
 
+func (s *pgStore) bare(ctx context.Context) (connection, write time.Duration, err error) {
+	var c *pgx.Conn
+	commit := func() error { // of a message in the server's log, which needs no table
+		_, err := c.Exec(ctx, "SELECT pg_logical_emit_message(true, 'bare', '')")
+		return err
+	}
+	defer func() {
+		if c != nil {
+			c.Close(context.WithoutCancel(ctx))
+		}
+	}()
+	took, err := timed(func() (err error) {
+		if c, err = pgx.ConnectConfig(ctx, s.pool.Config().ConnConfig); err != nil {
+			return err
+		}
+		return c.Ping(ctx)
+	}, commit, commit) // the first one also plans
+	if err != nil {
+		return 0, 0, err
+	}
+	return took[0], took[2], nil
+}
+
 func (s *pgStore) prepare(ctx context.Context, name string) error {
 	_, err := leasepg.Migrate(ctx, s.pool, leasepg.WithSchema(name))
 	return err
@@ -126,6 +152,16 @@ func namespace(name string) string { return strings.ReplaceAll(name, "_", "-") +
 func (s *redisStore) url(addr string) string { return "redis://" + addr }
 
 func (s *redisStore) ping(ctx context.Context) error { return s.client.Ping(ctx).Err() }
+
+func (s *redisStore) bare(ctx context.Context) (connection, write time.Duration, err error) {
+	c := redis.NewClient(&redis.Options{Addr: s.Addr(), PoolSize: 1})
+	defer c.Close()
+	took, err := timed(func() error { return c.Ping(ctx).Err() }, func() error { return c.Set(ctx, "bare", "", 0).Err() })
+	if err != nil {
+		return 0, 0, err
+	}
+	return took[0], took[1], nil
+}
 
 func (s *redisStore) prepare(context.Context, string) error { return nil }
 

@@ -18,13 +18,13 @@ type history struct {
 	begun  map[string]int64 // commit and topic: the highest epoch heard of when it began
 
 	effects, twice, undone, stale, disorder, doubled, refused, commits int64
-	odd                                                                []string // the first lines that are wrong
-	// Until now dead letters were looked at.
-	deadAt time.Time
-	dead   map[string]bool // topic and number
-	badly  []string        // dead letters that should not be
-	blamed int             // dead letters of messages that owners were killed over
-	mutant bool            // such dead letters are a loss to be found, not a failure of the test
+	odd                                                                []string        // the first lines that are wrong
+	deadAt                                                             time.Time       // when dead letters were looked at
+	deadTook                                                           time.Duration   // to read them
+	dead                                                               map[string]bool // topic and number
+	badly                                                              []string        // dead letters that should not be
+	blamed                                                             int             // dead letters of messages that owners were killed over
+	mutant                                                             bool            // such dead letters are a loss to be found, not a failure of the test
 }
 
 // topicHistory is how far the history of a topic has got.
@@ -175,17 +175,18 @@ func position(id string) int64 {
 	return n
 }
 
-// lookAtDead reads the dead letters, now and then.
+// lookAtDead reads the dead letters, now and then: for a tenth of the time at most, however many there are.
 func (h *history) lookAtDead(t *testing.T) {
 	t.Helper()
-	if !h.site.lanes || time.Since(h.deadAt) < 300*time.Millisecond {
+	if !h.site.lanes || time.Since(h.deadAt) < max(300*time.Millisecond, 9*h.deadTook) {
 		return
 	}
+	began := time.Now()
 	letters, err := h.site.be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: consumerName})
 	if err != nil {
 		return // the server is down; the next look will tell
 	}
-	h.deadAt = time.Now()
+	h.deadAt, h.deadTook = time.Now(), time.Since(began)
 	h.dead, h.badly, h.blamed = map[string]bool{}, nil, 0
 	for _, l := range letters {
 		seq, err := strconv.ParseInt(l.Headers["seq"], 10, 64)

@@ -153,13 +153,19 @@ func (c deafConn) Read(b []byte) (int, error) {
 // notification is what Redis pushes to those who have subscribed.
 var notification = regexp.MustCompile(`^[>*][34]\r\n\$\d\r\np?message\r\n`)
 
-// backend is leaseredis with a recorder around its commits, and, for a mutant, with something missing.
-func (s settings) backend(client redis.UniversalClient, sink *sink, log *slog.Logger) lease.Backend {
-	opts := []leaseredis.Option{leaseredis.WithNamespace(s.Namespace), leaseredis.WithLogger(log)}
+// options are those of all backends of a site. Every dead letter is judged, so none is dropped: on a slow machine a proof goes on until
+// there are more than are kept by default.
+func (s settings) options() []leaseredis.Option {
+	opts := []leaseredis.Option{leaseredis.WithNamespace(s.Namespace), leaseredis.WithMaxDeadLetters(0)}
 	if s.Tags > 0 {
 		opts = append(opts, leaseredis.WithTags(s.Tags))
 	}
-	b := leaseredis.New(client, opts...)
+	return opts
+}
+
+// backend is leaseredis with a recorder around its commits, and, for a mutant, with something missing.
+func (s settings) backend(client redis.UniversalClient, sink *sink, log *slog.Logger) lease.Backend {
+	b := leaseredis.New(client, append(s.options(), leaseredis.WithLogger(log))...)
 	return &recorder{Backend: b, mutant: mutant{mode: s.Mode, client: client, namespace: s.Namespace}, sink: sink}
 }
 

@@ -93,11 +93,7 @@ func newSite(t *testing.T, set settings, publisherAddr string) *site {
 		own.Addrs = []string{publisherAddr}
 	}
 	s.client = own.client()
-	opts := []leaseredis.Option{leaseredis.WithNamespace(set.Namespace)}
-	if set.Tags > 0 {
-		opts = append(opts, leaseredis.WithTags(set.Tags))
-	}
-	s.be = leaseredis.New(s.client, opts...)
+	s.be = leaseredis.New(s.client, set.options()...)
 	s.history = newHistory(s)
 	t.Cleanup(func() {
 		s.client.Close()

@@ -3,7 +3,9 @@ package leaseredis
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -41,7 +43,7 @@ func TestLifeline(t *testing.T) {
 				kit.OK(t, err)
 				kit.OK(t, lent.Close())
 				kit.OK(t, far.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
-				if _, err := far.Read(make([]byte, 1)); !err.(net.Error).Timeout() {
+				if _, err := far.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Errorf("when the client has closed it: %v", err)
 				}
 			}

@@ -15,6 +15,9 @@ type Line struct {
 	TTL   float64   `json:"ttl"`  // milliseconds
 	Took  []float64 `json:"took"` // milliseconds without an owner, sorted
 	Late  int       `json:"late"` // calls that an old owner began after the new owner's first
+	// A client that does no more, beside the trials: how long it took for a connection and for a write, p50 in milliseconds.
+	BareConnection float64 `json:"bare_connection"`
+	BareWrite      float64 `json:"bare_write"`
 }
 
 // Write writes lines to a file.

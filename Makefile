@@ -35,7 +35,7 @@ FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- 
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
 
 # Where tests keep a new PostgreSQL server's data directory: a copy costs less than another initdb.
-export LEASEGEN_PG_TEMPLATES := $(CURDIR)/bin/initdb
+export LEASEGEN_PG_TEMPLATES := $(CURDIR)/bin/pgdata
 
 .PHONY: help demo operated check unit suite test processes plain beside variants race modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-growth bench-held compare apps site site-serve clean tools packages
 

@@ -35,7 +35,7 @@ func (s *Server) MakeSynchronous() {
 func (s *Server) replica() (*Server, error) {
 	r := &Server{bin: s.bin, cred: s.cred, config: slices.Clone(s.config), disk: s.disk}
 	err := r.launch(func() error {
-		return r.make("pg_basebackup", "--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--wal-method=stream", "--dbname="+s.DSN("postgres"))
+		return r.fill("pg_basebackup", "--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--wal-method=stream", "--dbname="+s.DSN("postgres"))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("pgtest: replica: %w", err)

@@ -172,8 +172,8 @@ func (s *Server) Restart(opts ...Option) {
 
 func (s *Server) data() string { return filepath.Join(s.Dir, "data") }
 
-// make lets a program of the server's make the data directory.
-func (s *Server) make(program string, args ...string) error {
+// fill lets a program of the server's make the data directory.
+func (s *Server) fill(program string, args ...string) error {
 	if out, err := s.command(program, append(args, "--pgdata="+s.data())...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", program, err, out)
 	}

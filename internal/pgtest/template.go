@@ -20,7 +20,7 @@ func (s *Server) initdb() error {
 	args := []string{"--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C"}
 	in := os.Getenv(templatesIn)
 	if in == "" {
-		return s.make("initdb", args...)
+		return s.fill("initdb", args...)
 	}
 	version, err := s.command("postgres", "--version").Output()
 	if err != nil {
@@ -30,7 +30,7 @@ func (s *Server) initdb() error {
 	if _, err := os.Stat(kept); err == nil {
 		return copyAll(kept, s.data())
 	}
-	if err := s.make("initdb", args...); err != nil {
+	if err := s.fill("initdb", args...); err != nil {
 		return err
 	}
 	return keep(s.data(), kept)

@@ -69,7 +69,7 @@ type line struct {
 	fault fault
 	took  []time.Duration // sorted
 	late  int             // calls that an old owner began after the new owner's first
-	bare  bare            // what it is made of, beside it
+	bare  bare            // beside it
 }
 
 func run(ctx context.Context, args []string, out io.Writer) (err error) {

@@ -18,13 +18,14 @@ type history struct {
 	begun  map[string]int64 // commit and topic: the highest epoch heard of when it began
 
 	effects, twice, undone, stale, disorder, doubled, refused, commits int64
-	odd                                                                []string        // the first lines that are wrong
-	deadAt                                                             time.Time       // when dead letters were looked at
-	deadTook                                                           time.Duration   // to read them
-	dead                                                               map[string]bool // topic and number
-	badly                                                              []string        // dead letters that should not be
-	blamed                                                             int             // dead letters of messages that owners were killed over
-	mutant                                                             bool            // such dead letters are a loss to be found, not a failure of the test
+	odd                                                                []string // the first lines that are wrong
+
+	deadAt   time.Time       // when dead letters were looked at
+	deadTook time.Duration   // to read them
+	dead     map[string]bool // topic and number
+	badly    []string        // dead letters that should not be
+	blamed   int             // dead letters of messages that owners were killed over
+	mutant   bool            // such dead letters are a loss to be found, not a failure of the test
 }
 
 // topicHistory is how far the history of a topic has got.

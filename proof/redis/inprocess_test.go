@@ -246,7 +246,7 @@ func overflow(t *testing.T, bound int, wrap func(*leaseredis.Backend) lease.Back
 	t.Helper()
 	ctx := t.Context()
 	s := onServer(t, redistest.Shared(t), whole, 1, "")
-	b := leaseredis.New(s.client, leaseredis.WithNamespace(s.settings.Namespace), leaseredis.WithMaxDeadLetters(0))
+	b := leaseredis.New(s.client, s.settings.options()...)
 	var be lease.Backend = b
 	if wrap != nil {
 		be = wrap(b)

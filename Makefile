@@ -17,7 +17,7 @@ endif
 export TEST_PACKAGES
 # With the race detector run what users' processes share, and what leads and follows in time: longest first. It would see
 # no race in what processes share, nor in the generator, and little in simulations that the suite does not show it.
-RACE          := ./runtime/leasepg ./runtime/leaseredis ./runtime/lease ./runtime/leasemem ./runtime/leasehealth ./runtime/leasesql/... \
+RACE          := ./runtime/leaseredis ./runtime/leasepg ./runtime/lease ./runtime/leasemem ./runtime/leasehealth ./runtime/leasesql/... \
                  ./runtime/leaseweb ./runtime/backend/... ./internal/faultproxy ./internal/streamtest ./examples/filebackend
 # Without it all others, longest first.
 PLAIN         := ./proof ./proof/redis ./proof/failover ./cmd/... ./generator ./runtime/leasetest ./internal/snippets
@@ -88,10 +88,9 @@ test: tools
 	@$(MAKE) --no-print-directory -s -j2 processes beside || { $(FAILURES) bin/plain.log bin/race.log bin/variants.log 2>/dev/null; exit 1; }
 	@echo "== all good"
 
-# Two rows of work, in each one step after the other: more at once than the cores bear only makes the tests wait for each other. The
-# longest come first: at the end there are many short ones, for all cores.
+# Two rows of work, in each one step after the other: more at once than the cores bear only makes the tests wait for each other.
 processes:
-	@$(MAKE) --no-print-directory -s race && $(MAKE) --no-print-directory -s plain
+	@$(MAKE) --no-print-directory -s plain && $(MAKE) --no-print-directory -s race
 
 # Tests that mostly wait come last, beside those that work.
 beside:

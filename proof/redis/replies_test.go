@@ -70,8 +70,11 @@ func atEachStep(t *testing.T, fault string, n int, kill bool) {
 	}
 	// Until each step that is known has been hit n times; in make test, as far as one gets from when the replicas work.
 	enough := func() bool { return !pace.Long() && time.Since(begin) > 25*time.Second && steps.total() > 0 }
-	for tries := 0; steps.left(n) && tries < 60*n && !enough(); tries++ {
-		step := steps.next()
+	for tries := 0; tries < 60*n && !enough(); tries++ {
+		step := steps.next(n)
+		if step == "" {
+			break
+		}
 		i := rand.IntN(len(proxies))
 		p, other := f.Replicas[i], f.Replicas[(i+1)%len(proxies)]
 		hit := proxies[i].DropReply(func(request []byte) bool {
@@ -214,19 +217,26 @@ func (s *steps) watch(request []byte) bool {
 	return false
 }
 
-// next is a step that was tried least, any of them.
-func (s *steps) next() string {
+// next is the step that was tried least, of those that may still be hit for the nth time; empty when there is none.
+func (s *steps) next(n int) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	tried := func(name string) int { return s.hits[name] + s.missed[name] }
 	var least []string
-	for name := range s.hits {
-		if len(least) > 0 && tried(name) < tried(least[0]) {
-			least = least[:0]
+	var tries int // of each of them
+	for name, hits := range s.hits {
+		missed := s.missed[name]
+		if hits >= n || missed >= 3+n/10 && s.seen[name] < often*n {
+			continue
 		}
-		if len(least) == 0 || tried(name) == tried(least[0]) {
+		if len(least) == 0 || hits+missed < tries {
+			least, tries = least[:0], hits+missed
+		}
+		if hits+missed == tries {
 			least = append(least, name)
 		}
+	}
+	if len(least) == 0 {
+		return ""
 	}
 	return least[rand.IntN(len(least))]
 }
@@ -256,18 +266,6 @@ func (s *steps) short(n int) (lacks int) {
 		}
 	}
 	return lacks
-}
-
-// left reports whether a step may still be hit for the nth time.
-func (s *steps) left(n int) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for name, hits := range s.hits {
-		if hits < n && (s.missed[name] < 3+n/10 || s.seen[name] >= often*n) {
-			return true
-		}
-	}
-	return false
 }
 
 func (s *steps) total() (n int) {

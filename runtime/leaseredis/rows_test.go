@@ -19,7 +19,7 @@ func TestALeaseThatWasTakenIsNotFreedByTheEndOfItsFormerOwner(t *testing.T) {
 	for range 20 {
 		kit.Join(t, be, rows, time.Second)
 	}
-	former := kit.Join(t, be, rows, 3*time.Second)
+	former := kit.Join(t, be, rows, 10*time.Second)
 	kit.Equal(t, "taken by the former owner", len(former.Acquires(1)), 1)
 	kit.Eventually(t, "all have expired", func() bool {
 		s := survey(t, be, rows)

@@ -39,13 +39,13 @@ func goals() []goal {
 	return []goal{
 		drain("1", "1 topic", readAhead), drain("100", "100 topics", readAhead),
 		drain("10000", "10,000 topics", "a lease to acquire and a cursor to store for each topic, of which the bare loop has none"),
-		{"ordered drain, beside River at its best", "drain-1", "rate", Ours, River, 20, false, "the bare loop is the limit: how much faster that is stands beside it"},
+		{"ordered drain, beside River at its best", "drain-1", "rate", Ours, River, 20, false, limited},
 		{"one row for each message, in batches, beside the bare loop that loses no message", "rows-batch", "rate", Ours, Bare, 0.9, false, "the fenced commit is one more statement than the bare loop's"},
 		{"one row for each message, one by one, beside the bare loop", "rows-one", "rate", Ours, Bare, 1, false, "an observer, a deadline and a context for each call"},
 		{"publish in the caller's transaction: the time of its INSERT alone, times", "publish-tx", "rate", Bare, Ours, 1.3, true,
 			"four round trips beside three are 1.33 by themselves"},
 		{"Redis: ordered drain beside a bare XRANGE loop", "drain-1", "rate", OursRedis, BareRedis, 0.6, false, readAhead},
-		{"ordered drain, beside JetStream's work-queue consumer at its best", "drain-1", "rate", Ours, JetStream, 3, false, "the bare loop is the limit: it is not three times as fast either"},
+		{"ordered drain, beside JetStream's work-queue consumer at its best", "drain-1", "rate", Ours, JetStream, 3, false, limited},
 		absolute("SIGKILL to the next effect, slowest, ms", "crash", "max", Ours, 60).because("a process that may come back is given time to"),
 		absolute("Redis: SIGKILL to the next effect, slowest, ms", "crash", "max", OursRedis, 500),
 		absolute("handover in good order, p50, ms", "handover", "p50", Ours, 3).because(sixSteps),
@@ -59,6 +59,7 @@ func goals() []goal {
 
 // Why goals are missed that are missed together.
 const (
+	limited   = "the bare loop is the limit, and leasegen reaches the part of it that is named above"
 	readAhead = "goroutines read ahead, handle and store beside each other, and hand each batch on twice"
 	sixSteps  = "the last commit, the end of the session, its news, a look at the fair share, the grant and the first read follow each other, and each waits until a process wakes"
 	fourSteps = "the release, its news, the grant and the first read follow each other, and each waits until a process wakes"
@@ -96,6 +97,9 @@ func (r *Report) Goals() (all []Goal) {
 		met, sign := got.Median >= g.limit, "≥"
 		if g.most {
 			met, sign = got.Median <= g.limit, "≤"
+		}
+		if g.metric == "max" { // the slowest is that of all rounds
+			met = got.Most <= g.limit
 		}
 		all = append(all, Goal{g.what, fmt.Sprintf("%s %s", sign, number(g.limit)), got, before, met, g.why})
 	}

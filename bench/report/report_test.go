@@ -74,6 +74,37 @@ func TestPage(t *testing.T) {
 	}
 }
 
+// The page in docs is what the program makes of the raw results beside it.
+func TestCommittedPageIsThatOfTheRawResults(t *testing.T) {
+	r, err := Load(filepath.Join("..", "results.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, _ := r.Page()
+	got, err := os.ReadFile(filepath.Join("..", "..", "docs", "bench.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, g := strings.Split(want, "\n"), strings.Split(string(got), "\n")
+	for i := range max(len(w), len(g)) {
+		if i >= len(w) || i >= len(g) || w[i] != g[i] {
+			t.Fatalf("docs/bench.md differs from line %d on; run go run . -render in bench", i+1)
+		}
+	}
+}
+
+// A goal for the slowest is met if the slowest of all rounds meets it, not the median of the rounds' slowest.
+func TestSlowestOfAllRoundsIsJudged(t *testing.T) {
+	for slowest, met := range map[float64]bool{59: true, 61: false} {
+		r := fixture()
+		r.workload("crash").Cells[0].Samples["max"] = []float64{50, 55, slowest}
+		goals := r.Goals()
+		if g := goals[len(goals)-1]; g.What != "SIGKILL to the next effect, slowest, ms" || g.Met != met {
+			t.Errorf("%s: with one round of %v ms met is %t", g.What, slowest, g.Met)
+		}
+	}
+}
+
 // Charts have a dot for each contender with figures.
 func TestCharts(t *testing.T) {
 	_, charts := fixture().Page()

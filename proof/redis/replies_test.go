@@ -217,7 +217,7 @@ func (s *steps) watch(request []byte) bool {
 	return false
 }
 
-// next is the step that was tried least, of those that may still be hit for the nth time; empty when there is none.
+// next returns the least tried of the steps that have fewer than n hits and are still worth a try. It returns "" if no step is left.
 func (s *steps) next(n int) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

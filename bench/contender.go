@@ -17,7 +17,9 @@ type contender struct {
 	report.Contender
 	// cannot says in words what it has no means for, by workload. It takes part in the others.
 	cannot map[string]string
-	open   func(ctx context.Context, s *site) (system, error)
+	// notes stand beside its figures, by workload.
+	notes map[string]string
+	open  func(ctx context.Context, s *site) (system, error)
 	// variant: another setting of a contender that takes part, too.
 	variant bool
 }

@@ -19,7 +19,8 @@ type counters struct {
 	at                        time.Time
 	wal, writes               float64 // bytes; transactions that write
 	serverSeconds, ownSeconds float64
-	commits, commands         float64
+	commits                   float64
+	commands, requests        float64 // of Redis; commands have those of its scripts, too
 }
 
 func (t *turn) counters(ctx context.Context) (c counters) {
@@ -35,7 +36,8 @@ func (t *turn) counters(ctx context.Context) (c counters) {
 	case "Redis":
 		client := redisClient(s.redis.Addr())
 		defer client.Close()
-		c.commands = commandCalls(must.Get(client.Info(ctx, "commandstats").Result()))
+		info := must.Get(client.Info(ctx, "commandstats", "stats").Result())
+		c.commands, c.requests = commandCalls(info), infoNumber(info, "total_reads_processed")
 		c.serverSeconds = familySeconds(s.redis.PID())
 	case "JetStream":
 		for _, n := range s.nats {
@@ -56,6 +58,16 @@ func commandCalls(info string) (total float64) {
 		total += float64(must.Get(strconv.ParseInt(digits, 10, 64)))
 	}
 	return total
+}
+
+// infoNumber is a number of a Redis server's INFO.
+func infoNumber(info, name string) float64 {
+	for line := range strings.Lines(info) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), name+":"); ok {
+			return must.Get(strconv.ParseFloat(v, 64))
+		}
+	}
+	return 0
 }
 
 func ownSeconds() float64 {

@@ -69,17 +69,17 @@ type size struct {
 	window   time.Duration // of a turn: one that has not drained its backlog by then is measured by what it has done
 	calls    time.Duration // of publishing, and of each half of a latency under load
 	probes   int           // of a latency
-	trials   int           // of a crash, in each round
+	trials   int           // of a crash or a handover, in each round
 	leases   int
 	held     int // topics that are held and idle
 	idle     time.Duration
 	slow     int // rounds of what takes seconds whatever the machine; 0: as of all
 }
 
-// full is made for a quarter of an hour on 2 cores: 124 contenders in workloads, three turns of 2 to 3 seconds each.
+// full is made for half an hour on 2 cores: 124 contenders in workloads, three turns of 2 to 3 seconds each, more where processes end or rest.
 func full() size {
 	return size{
-		rounds: 3, messages: 100_000, window: 1500 * time.Millisecond, calls: 700 * time.Millisecond, probes: 40, trials: 2,
+		rounds: 3, messages: 100_000, window: 1500 * time.Millisecond, calls: 700 * time.Millisecond, probes: 40, trials: 5,
 		leases: 40_000, held: 100, idle: 10 * time.Second,
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -169,11 +170,28 @@ func (s *servers) conditions(ctx context.Context, z size) []report.Condition {
 		all = append(all, report.Condition{Name: "modules", Value: strings.Join(peers, ", ")})
 	}
 	return append(all,
+		report.Condition{Name: "source", Value: source(ctx)},
 		report.Condition{Name: "messages", Value: fmt.Sprintf("%d bytes of JSON; a backlog has %d; at most %v of it are measured, from the first call of a handler on",
 			len(payload(0)), z.messages, z.window)},
 		report.Condition{Name: "pools", Value: fmt.Sprintf("%d connections to PostgreSQL for each contender, %d for watermill-sql, 128 to Redis", connections, watermillConnections)},
 		report.Condition{Name: "franz-go", Value: "not measured: neither Debian nor a Go module has a Kafka broker that keeps its log on disk; kfake keeps it in memory"},
 	)
+}
+
+// source is the commit that is measured.
+func source(ctx context.Context) string {
+	git := func(args ...string) (string, error) {
+		out, err := exec.CommandContext(ctx, "git", args...).Output()
+		return strings.TrimSpace(string(out)), err
+	}
+	commit, err := git("rev-parse", "--short=12", "HEAD")
+	if err != nil {
+		return "unknown: it is no clone of git's"
+	}
+	if changed, err := git("status", "--porcelain", "--", "..", ":!*.md", ":!*.svg", ":!*.json"); err != nil || changed != "" {
+		commit += ", with changes"
+	}
+	return "commit " + commit
 }
 
 func peerModules() []string {

@@ -23,11 +23,11 @@ type workload struct {
 	cannot func(contender) string
 	// slow: a turn takes seconds on any machine.
 	slow bool
-	// steady: one round shows it.
-	steady bool
 	// telling: settings make a difference.
 	telling bool
 	run     func(context.Context, *turn) sample
+	// trials takes run's place where a turn has several figures.
+	trials func(context.Context, *turn) []sample
 }
 
 func (w workload) named(name string) bool { return w.ID == name || strings.HasPrefix(w.ID, name+"-") }
@@ -60,8 +60,10 @@ func (ts turns) run(ctx context.Context) report.Workload {
 		w.Cells[i] = report.Cell{Contender: c.ID, Words: ts.refusal(c), Samples: map[string][]float64{}}
 	}
 	takesPart := make([]bool, len(w.Cells))
-	for i := range w.Cells {
-		takesPart[i] = w.Cells[i].Words == ""
+	for i, c := range ts.contenders {
+		if w.Cells[i].Words == "" {
+			takesPart[i], w.Cells[i].Words = true, c.notes[w.ID]
+		}
 	}
 	for round := range ts.rounds() {
 		for i, c := range ts.contenders {
@@ -74,14 +76,16 @@ func (ts turns) run(ctx context.Context) report.Workload {
 			if err != nil { // it stops only itself
 				cell.Failed, cell.Words = true, "failed: "+strings.ReplaceAll(err.Error(), "\n", " ")
 			}
-			if main := w.Metrics[0].ID; err == nil && !isFigure(got[main]) {
-				cell.Failed, cell.Words = true, "failed: too little was done to measure it"
-			}
 			line := fmt.Sprintf("   %d %-22s", round+1, c.ID)
-			for _, m := range w.Metrics {
-				if v, ok := got[m.ID]; ok && isFigure(v) {
-					cell.Samples[m.ID] = append(cell.Samples[m.ID], v)
-					line += fmt.Sprintf(" %s %.4g", m.ID, v)
+			for _, s := range got {
+				if !isFigure(s[w.Metrics[0].ID]) {
+					cell.Failed, cell.Words = true, "failed: too little was done to measure it"
+				}
+				for _, m := range w.Metrics {
+					if v, ok := s[m.ID]; ok && isFigure(v) {
+						cell.Samples[m.ID] = append(cell.Samples[m.ID], v)
+						line += fmt.Sprintf(" %s %.4g", m.ID, v)
+					}
 				}
 			}
 			fmt.Fprintf(ts.out, "%s %s (%v)\n", line, cell.Words, time.Since(begin).Round(10*time.Millisecond))
@@ -104,21 +108,21 @@ func (ts turns) refusal(c contender) string {
 }
 
 func (ts turns) rounds() int {
-	if ts.workload.steady {
-		return 1
-	}
 	if ts.size.slow > 0 && ts.workload.slow {
 		return ts.size.slow
 	}
 	return ts.size.rounds
 }
 
-func (ts turns) once(ctx context.Context, c contender, round int) (s sample, err error) {
+func (ts turns) once(ctx context.Context, c contender, round int) (_ []sample, err error) {
 	defer must.Catch(&err)
 	ctx, cancel := context.WithTimeout(ctx, patience+ts.size.window)
 	defer cancel()
 	t := &turn{contender: c, size: ts.size, round: round, site: must.Get(ts.servers.site(ctx))}
 	defer t.site.close()
 	runtime.GC()
-	return ts.workload.run(ctx, t), nil
+	if ts.workload.trials != nil {
+		return ts.workload.trials(ctx, t), nil
+	}
+	return []sample{ts.workload.run(ctx, t)}, nil
 }

@@ -11,13 +11,14 @@ import (
 	"github.com/leasegen/leasegen/internal/must"
 )
 
+// gapMetrics is one figure for each trial, not for each round.
 func gapMetrics() []report.Metric {
-	return []report.Metric{{ID: "p50", Name: "p50", Unit: "ms"}, {ID: "max", Name: "slowest", Unit: "ms"}}
+	return []report.Metric{{ID: "gap", Name: "p50, quickest and slowest", Unit: "ms"}}
 }
 
 // failover runs what is measured with two processes on one topic, of which one takes over.
-func failover(measure func(context.Context, *turn, system, *replicas) sample) func(context.Context, *turn) sample {
-	return func(ctx context.Context, t *turn) sample {
+func failover(measure func(context.Context, *turn, system, *replicas) []sample) func(context.Context, *turn) []sample {
+	return func(ctx context.Context, t *turn) []sample {
 		sys := must.Get(t.contender.open(ctx, t.site))
 		defer sys.Close()
 		must.Do(sys.Fill(ctx, 1, 1))
@@ -34,11 +35,10 @@ func crash() workload {
 				"From the signal to the moment when the other begins with that message.",
 			Metrics: gapMetrics()},
 		slow: true,
-		run: failover(func(ctx context.Context, t *turn, sys system, r *replicas) sample {
+		trials: failover(func(ctx context.Context, t *turn, sys system, r *replicas) (took []sample) {
 			must.Do(r.start(ctx))
 			must.Do(sys.Publish(ctx, 0, payloads(held, held+1)))
 			holder := must.Get(r.first(ctx, "a replica has the message", func(b begin) bool { return b.n == held })).by
-			var took []float64
 			for range t.size.trials {
 				must.Do(r.start(ctx)) // it takes over
 				time.Sleep(time.Second)
@@ -47,18 +47,15 @@ func crash() workload {
 				next := must.Get(r.first(ctx, "another replica has the message", func(b begin) bool {
 					return b.n == held && b.by != holder && !b.by.Gone() && b.at.After(at)
 				}))
-				took = append(took, next.at.Sub(at).Seconds()*1000)
+				took = append(took, gap(next.at.Sub(at)))
 				holder = next.by
 			}
-			return gaps(took)
+			return took
 		}),
 	}
 }
 
-func gaps(took []float64) sample {
-	slices.Sort(took)
-	return sample{"p50": took[len(took)/2], "max": took[len(took)-1]}
-}
+func gap(took time.Duration) sample { return sample{"gap": took.Seconds() * 1000} }
 
 func handover() workload {
 	return workload{
@@ -67,7 +64,7 @@ func handover() workload {
 				"The longest time without a handler's call in the two seconds after. Where both work at once, the other goes on.",
 			Metrics: gapMetrics()},
 		slow: true,
-		run: failover(func(ctx context.Context, t *turn, sys system, r *replicas) sample {
+		trials: failover(func(ctx context.Context, t *turn, sys system, r *replicas) (took []sample) {
 			stop := background(ctx, func(ctx context.Context) error {
 				for n := 1; ctx.Err() == nil; n++ {
 					if err := sys.Publish(ctx, 0, payloads(n, n+1)); err != nil {
@@ -80,7 +77,6 @@ func handover() workload {
 			defer func() { _ = stop() }()
 			must.Do(r.start(ctx))
 			must.Get(r.first(ctx, "a replica works", func(b begin) bool { return b.n > 0 }))
-			var took []float64
 			for range t.size.trials {
 				must.Do(r.start(ctx))
 				time.Sleep(1500 * time.Millisecond) // the standby is a member
@@ -88,11 +84,11 @@ func handover() workload {
 				at := time.Now()
 				must.Do(old.Signal(syscall.SIGTERM))
 				time.Sleep(2 * time.Second)
-				took = append(took, r.longest(at, at.Add(2*time.Second)).Seconds()*1000)
+				took = append(took, gap(r.longest(at, at.Add(2*time.Second))))
 				must.Do(old.Left())
 			}
 			must.Do(stop()) // a publisher that failed is no gap of a consumer
-			return gaps(took)
+			return took
 		}),
 	}
 }

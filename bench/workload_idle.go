@@ -16,11 +16,12 @@ func idle(z size) workload {
 			Metrics: []report.Metric{
 				{ID: "queries", Name: "transactions or commands", Unit: "/s"},
 				{ID: "reads", Name: "of these, reads", Unit: "/s"},
+				{ID: "requests", Name: "requests that a Redis server read", Unit: "/s"},
 				{ID: "wal", Name: "WAL", Unit: "kB/s"},
 				{ID: "server-cpu", Name: "server CPU", Unit: "ms/s"},
 				{ID: "client-cpu", Name: "client CPU", Unit: "ms/s"},
 			}},
-		steady: true,
+		slow: true,
 		run: func(ctx context.Context, t *turn) sample {
 			sys := must.Get(t.contender.open(ctx, t.site))
 			defer sys.Close()
@@ -45,7 +46,7 @@ func idle(z size) workload {
 				s["queries"], s["wal"] = transactions/took, (after.wal-before.wal)/took/1000
 				s["reads"] = max(transactions-(after.writes-before.writes), 0) / took
 			case "Redis":
-				s["queries"] = (after.commands - before.commands) / took
+				s["queries"], s["requests"] = (after.commands-before.commands)/took, (after.requests-before.requests)/took
 			}
 			return s
 		},

@@ -30,47 +30,60 @@ type goal struct {
 	limit                           float64
 	most                            bool // limit is the most, not the least
 	why                             string
+	slowest                         bool // the most of all figures is judged, not their median
 }
 
 func goals() []goal {
-	drain := func(topics, what, why string) goal {
-		return goal{"ordered drain of " + what + ", beside the bare loop", "drain-" + topics, "rate", Ours, Bare, 0.8, false, why}
-	}
 	return []goal{
-		drain("1", "1 topic", readAhead), drain("100", "100 topics", readAhead),
-		drain("10000", "10,000 topics", "a lease to acquire and a cursor to store for each topic, of which the bare loop has none"),
-		{"ordered drain, beside River at its best", "drain-1", "rate", Ours, River, 20, false, limited},
-		{"one row for each message, in batches, beside the bare loop that loses no message", "rows-batch", "rate", Ours, Bare, 0.9, false, "the fenced commit is one more statement than the bare loop's"},
-		{"one row for each message, one by one, beside the bare loop", "rows-one", "rate", Ours, Bare, 1, false, "an observer, a deadline and a context for each call"},
-		{"publish in the caller's transaction: the time of its INSERT alone, times", "publish-tx", "rate", Bare, Ours, 1.3, true,
-			"four round trips beside three are 1.33 by themselves"},
-		{"Redis: ordered drain beside a bare XRANGE loop", "drain-1", "rate", OursRedis, BareRedis, 0.6, false, readAhead},
-		{"ordered drain, beside JetStream's work-queue consumer at its best", "drain-1", "rate", Ours, JetStream, 3, false, limited},
-		absolute("SIGKILL to the next effect, slowest, ms", "crash", "max", Ours, 60).because("a process that may come back is given time to"),
-		absolute("Redis: SIGKILL to the next effect, slowest, ms", "crash", "max", OursRedis, 500),
-		absolute("handover in good order, p50, ms", "handover", "p50", Ours, 3).because(sixSteps),
-		absolute("handover in good order, slowest, ms", "handover", "max", Ours, 10).because(sixSteps),
-		absolute("Redis: handover in good order, p50, ms", "handover", "p50", OursRedis, 3).because(fourSteps),
-		absolute("Redis: handover in good order, slowest, ms", "handover", "max", OursRedis, 10).because(fourSteps),
-		absolute("idle process, reads a second, the watch of its neighbours included", "idle", "reads", Ours, 1).because("pgxpool asks a connection that has rested for a second whether it lives, before each of them"),
-		absolute("Redis: idle process, commands a second", "idle", "queries", OursRedis, 5).because("commands inside of scripts count, of which a heartbeat has several"),
+		atLeast("ordered drain of 1 topic, beside the bare loop", "drain-1", Ours, Bare, 0.8, readAhead),
+		atLeast("ordered drain of 100 topics, beside the bare loop", "drain-100", Ours, Bare, 0.8, readAhead),
+		atLeast("ordered drain of 10,000 topics, beside the bare loop", "drain-10000", Ours, Bare, 0.8,
+			"a lease to acquire and a cursor to store for each topic, of which the bare loop has none"),
+		atLeast("ordered drain, beside River at its best", "drain-1", Ours, River, 20, limited),
+		atLeast("one row for each message, in batches, beside the bare loop that loses no message", "rows-batch", Ours, Bare, 0.9,
+			"the fenced commit is one more statement than the bare loop's"),
+		atLeast("one row for each message, one by one, beside the bare loop", "rows-one", Ours, Bare, 1, "an observer, a deadline and a context for each call"),
+		{what: "publish in the caller's transaction: the time of its INSERT alone, times", workload: "publish-tx", metric: "rate", who: Bare, by: Ours,
+			limit: 1.3, most: true, why: publishing},
+		atLeast("Redis: ordered drain beside a bare XRANGE loop", "drain-1", OursRedis, BareRedis, 0.6, readAhead),
+		atLeast("ordered drain, beside JetStream's work-queue consumer at its best", "drain-1", Ours, JetStream, 3, limited),
+		slowest("SIGKILL to the next effect, slowest, ms", "crash", Ours, 60, secondLook),
+		slowest("Redis: SIGKILL to the next effect, slowest, ms", "crash", OursRedis, 500, ""),
+		atMost("handover in good order, p50, ms", "handover", "gap", Ours, 3, sixSteps),
+		slowest("handover in good order, slowest, ms", "handover", Ours, 10, sixSteps),
+		atMost("Redis: handover in good order, p50, ms", "handover", "gap", OursRedis, 3, fourSteps),
+		slowest("Redis: handover in good order, slowest, ms", "handover", OursRedis, 10, fourSteps),
+		atMost("idle process, reads a second, the watch of its neighbours included", "idle", "reads", Ours, 1,
+			"a round of housekeeping falls into the time measured, and pgxpool asks a connection that has rested for a second whether it lives"),
+		atMost("Redis: idle process, commands a second, those inside of scripts too", "idle", "queries", OursRedis, 5, insideScripts),
 	}
 }
 
 // Why goals are missed that are missed together.
 const (
-	limited   = "the bare loop sets the limit, and leasegen reaches the share of it that the first row shows"
-	readAhead = "goroutines read ahead, handle and store beside each other, and hand each batch on twice"
-	sixSteps  = "the last commit, the end of the session, its news, a look at the fair share, the grant and the first read follow each other, and each waits until a process wakes"
-	fourSteps = "the release, its news, the grant and the first read follow each other, and each waits until a process wakes"
+	limited       = "the bare loop sets the limit, and leasegen reaches the share of it that the first row shows"
+	readAhead     = "goroutines read ahead, handle and store beside each other, and hand each batch on twice"
+	publishing    = "a second INSERT of a plain row makes 1.26 of it, one into the log, with its partitions and two more indexes, 1.66 (bench/NOTES.md)"
+	secondLook    = "a process that may come back is given as long as five tries to connect take, which is most of it"
+	insideScripts = "the process sends fewer than two a second; each of its scripts runs nine to eleven commands"
+	sixSteps      = "the last commit, the end of the session, its news, a look at the fair share, the grant and the first read follow each other, and each waits until a process wakes"
+	fourSteps     = "the release, its news, the grant and the first read follow each other, and each waits until a process wakes"
 )
 
-func absolute(what, workload, metric, of string, limit float64) goal {
-	return goal{what, workload, metric, of, "", limit, true, ""}
+// atLeast is a goal for a rate beside another's.
+func atLeast(what, workload, who, by string, limit float64, why string) goal {
+	return goal{what: what, workload: workload, metric: "rate", who: who, by: by, limit: limit, why: why}
 }
 
-func (g goal) because(why string) goal {
-	g.why = why
+// atMost is a goal for a figure by itself.
+func atMost(what, workload, metric, who string, limit float64, why string) goal {
+	return goal{what: what, workload: workload, metric: metric, who: who, limit: limit, most: true, why: why}
+}
+
+// slowest is a goal for each single trial.
+func slowest(what, workload, who string, limit float64, why string) goal {
+	g := atMost(what, workload, "gap", who, limit, why)
+	g.slowest = true
 	return g
 }
 
@@ -95,7 +108,7 @@ func (r *Report) Goals() (all []Goal) {
 			before = g.of(r.before)
 		}
 		figure := got.Median
-		if g.metric == "max" { // the slowest is that of all rounds
+		if g.slowest {
 			figure = got.Most
 		}
 		met, sign := figure >= g.limit, "≥"

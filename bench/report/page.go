@@ -58,8 +58,8 @@ func (r *Report) goals(p *strings.Builder) {
 		}
 		fmt.Fprintf(p, "| %s | %s | %s | %s | %s |\n", g.What, g.Want, g.Got, before, verdict)
 	}
-	p.WriteString("\nCrashes and handovers have goals for p99. A run makes few of them, so the slowest of all rounds, the last figure in the parentheses, " +
-		"is judged; `make failover` makes many. A round has one trial or two, and its p50 is the slower of the two.\n")
+	p.WriteString("\nCrashes and handovers have goals for p99. A run makes few of them, so the slowest trial, the last figure in the parentheses, " +
+		"is judged; `make failover` makes more. Their p50 is the median of the trials of all rounds.\n")
 	p.WriteString("`go test -run TestRebalance -v ./proof` measures how long slots rest while 1,024 of them are spread from 4 to 8 replicas. " +
 		"The goal is 50 ms at p99; [speed.md](speed.md#what-does-joining-and-leaving-cost) has the figures.\n")
 	p.WriteString("`make proof` and `make proof-redis` end connections of live sessions 10,000 times, and fail if a session is taken for dead. " +

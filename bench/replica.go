@@ -21,13 +21,15 @@ import (
 const (
 	envChild   = "BENCH_CHILD"
 	envReplica = "BENCH_REPLICA"
+	envNth     = "BENCH_NTH" // how many replicas were started before it
 )
 
 func children() map[string]func() int {
 	return map[string]func() int{"nats": natsMain, "replica": replicaMain, "grown": grownMain}
 }
 
-// held is the number of a message whose handler does not return.
+// held is the number of a message whose handler does not return in the first replica that is started. The next number is the second's: each of
+// these messages ends one process, since a few crashes over one message make it a dead letter.
 const held = 1 << 40
 
 // placement says which contender a replica is, and where its servers are.
@@ -49,13 +51,14 @@ func replicaMain() int {
 		}
 		sys := must.Get(all[i].open(ctx, &site{dsn: at.DSN, redisAt: at.Redis, natsAt: at.NATS, replica: true}))
 		defer sys.Close()
+		own := held + must.Get(strconv.Atoi(os.Getenv(envNth)))
 		var mu sync.Mutex
 		stop := must.Get(sys.Consume(context.WithoutCancel(ctx), job{topics: 1, call: func(payload []byte) {
 			n := number(payload)
 			mu.Lock()
 			fmt.Printf("begin %d %d\n", n, time.Now().UnixNano())
 			mu.Unlock()
-			if n >= held {
+			if n == own {
 				select {} // until the process is killed
 			}
 		}}))
@@ -92,7 +95,8 @@ func (t *turn) replicas() *replicas {
 // start starts one process and waits until it consumes.
 func (r *replicas) start(ctx context.Context) error {
 	var p *fleet.Process
-	p = fleet.NewProcess(fmt.Sprint("replica ", len(r.running)), r.env, func(line string) { r.told(p, line) }, io.Writer(&r.errors))
+	nth := len(r.running)
+	p = fleet.NewProcess(fmt.Sprint("replica ", nth), append(slices.Clip(r.env), envNth+"="+strconv.Itoa(nth)), func(line string) { r.told(p, line) }, io.Writer(&r.errors))
 	if err := p.Start(); err != nil {
 		return err
 	}

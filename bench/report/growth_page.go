@@ -32,6 +32,8 @@ func (g *Growth) Page() (page string, charts map[string][]byte) {
 	p.WriteString("Replicas are processes. They begin on a backlog at once, which gives the time to acquire all leases and the rate of the drain, from the first\n")
 	p.WriteString("call of a handler on. Then come single messages, silence, calls of 100 messages from 8 publishers while the replicas handle them, and the end\n")
 	p.WriteString("of one replica by SIGKILL, until others own all that it had. Work that one server cannot do goes [beyond it](beyond.md).\n\n")
+	p.WriteString("Silence is three seconds, and begins a second and a half after the messages: some of what they have set going is in it. A process that has rested\n")
+	p.WriteString("for longer costs [less](bench.md#what-does-an-idle-process-cost). All curves but that of masters are of PostgreSQL; on Redis only they were measured.\n\n")
 	for i := range g.Curves {
 		g.section(&p, &g.Curves[i], charts)
 	}

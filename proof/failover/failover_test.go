@@ -36,8 +36,8 @@ func TestFailover(t *testing.T) {
 		if first {
 			shared[k.on] = start(t, k.on)
 		}
-		for _, f := range faults() {
-			if !first && f.pairs < 10 && f.name != "SIGKILL" {
+		for _, f := range faults(usual) {
+			if !first && (f.pairs < 10 || k.asPer == lease.PerPartition) && f.name != "SIGKILL" {
 				continue // as with the first
 			}
 			t.Run(k.String()+"/"+f.name, func(t *testing.T) {
@@ -50,7 +50,7 @@ func TestFailover(t *testing.T) {
 				if f.target > 0 {
 					bare = pace.Beside(t, s.ping)
 				}
-				l, err := try(t.Context(), s, k, f, 3, 3)
+				l, err := try(t.Context(), s, k, f, usual, 3, 3)
 				if err != nil {
 					t.Fatal(err)
 				}

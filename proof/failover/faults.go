@@ -20,7 +20,7 @@ type fault struct {
 	once func(context.Context, *pair) (took time.Duration, late int)
 }
 
-func faults() []fault {
+func faults(ttl time.Duration) []fault {
 	return []fault{
 		{"SIGTERM", "graceful handover (SIGTERM)", 10 * time.Millisecond, 1, terminate},
 		{"SIGKILL", "SIGKILL", 60 * time.Millisecond, 2, kill},

@@ -3,6 +3,7 @@
 //
 //	make failover
 //	go run ./proof/failover -trials 20 -locks session -faults SIGKILL
+//	go run ./proof/failover -ttl 15s -locks topic -faults SIGKILL
 //	go run ./proof/failover -locks topic -raw trials.json
 //
 // Two replicas, real processes, stand behind each other on one resource: one owns it, one
@@ -34,16 +35,19 @@ func main() {
 	os.Exit(must.Main("failover", run))
 }
 
-const ttl = 2 * time.Second
+// usual is the TTL unless another is asked for.
+const usual = 2 * time.Second
 
 // locks are the ways to own that are measured.
 func locks() []lockKind {
 	return []lockKind{
 		{onPostgres, "session", "topic", lease.PerTopic, lease.LockSession},
+		{onPostgres, "session", "partition", lease.PerPartition, lease.LockSession},
 		{onPostgres, "row", "stream", lease.PerStream, lease.LockRow},
 		{onPostgres, "advisory", "group", lease.PerGroup, lease.LockAdvisory},
 		{onPostgres, "advisory", "cluster", lease.PerCluster, lease.LockAdvisory},
 		{onRedis, "session", "topic", lease.PerTopic, lease.LockSession},
+		{onRedis, "session", "partition", lease.PerPartition, lease.LockSession},
 		{onRedis, "row", "stream", lease.PerStream, lease.LockRow},
 		{onRedis, "session", "cluster", lease.PerCluster, lease.LockSession},
 	}
@@ -67,6 +71,7 @@ func (k lockKind) String() string { return k.on + ", " + k.lock + ", per=" + k.p
 type line struct {
 	kind  lockKind
 	fault fault
+	ttl   time.Duration
 	took  []time.Duration // sorted
 	late  int             // calls that an old owner began after the new owner's first
 	bare  bare            // beside it
@@ -79,9 +84,10 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	pairs := fs.Int("pairs", pace.AtOnce(10), "pairs of replicas that are tried side by side, where time is mostly waiting; fewer by default where a new process keeps a core for over 1 ms")
 	onlyLocks := fs.String("locks", "", "comma-separated stores (postgres, redis), locks or pers; default all")
 	onlyFaults := fs.String("faults", "", "comma-separated faults; default all")
+	ttl := fs.Duration("ttl", usual, "the replicas' TTL")
 	raw := fs.String("raw", "", "a file for what each trial took, as JSON")
 	must.Do(fs.Parse(args))
-	lines, err := measure(ctx, out, *n, *pairs, *onlyLocks, *onlyFaults)
+	lines, err := measure(ctx, out, *ttl, *n, *pairs, *onlyLocks, *onlyFaults)
 	if len(lines) > 0 {
 		table(out, lines)
 	}
@@ -91,7 +97,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	return err
 }
 
-func measure(ctx context.Context, out io.Writer, trials, pairs int, onlyLocks, onlyFaults string) (lines []line, err error) {
+func measure(ctx context.Context, out io.Writer, ttl time.Duration, trials, pairs int, onlyLocks, onlyFaults string) (lines []line, err error) {
 	wanted := func(list string, names ...string) bool {
 		return list == "" || slices.ContainsFunc(strings.Split(list, ","), func(w string) bool { return slices.Contains(names, w) })
 	}
@@ -99,12 +105,12 @@ func measure(ctx context.Context, out io.Writer, trials, pairs int, onlyLocks, o
 		if !wanted(onlyLocks, k.on, k.lock, k.per) {
 			continue
 		}
-		for _, f := range faults() {
+		for _, f := range faults(ttl) {
 			if !wanted(onlyFaults, f.name) {
 				continue
 			}
 			begun := time.Now()
-			l, err := alone(ctx, k, f, trials, min(pairs, f.pairs))
+			l, err := alone(ctx, k, f, ttl, trials, min(pairs, f.pairs))
 			if err != nil {
 				return lines, fmt.Errorf("%v, %s: %w", k, f.name, err)
 			}
@@ -119,21 +125,21 @@ func measure(ctx context.Context, out io.Writer, trials, pairs int, onlyLocks, o
 }
 
 // alone is try on a server of its own.
-func alone(ctx context.Context, k lockKind, f fault, trials, pairs int) (line, error) {
+func alone(ctx context.Context, k lockKind, f fault, ttl time.Duration, trials, pairs int) (line, error) {
 	s, err := launch(ctx, k.on)
 	if err != nil {
 		return line{}, err
 	}
 	defer s.Close()
-	return try(ctx, s, k, f, trials, pairs)
+	return try(ctx, s, k, f, ttl, trials, pairs)
 }
 
 // try makes the trials of one fault and lock, in schemas or namespaces of their own.
-func try(ctx context.Context, st store, k lockKind, f fault, trials, pairs int) (l line, err error) {
+func try(ctx context.Context, st store, k lockKind, f fault, ttl time.Duration, trials, pairs int) (l line, err error) {
 	defer must.Catch(&err)
-	s := must.Get(newSite(ctx, st, strings.ToLower(k.per+"_"+f.name), k, min(pairs, trials)))
+	s := must.Get(newSite(ctx, st, strings.ToLower(k.per+"_"+f.name), k, ttl, min(pairs, trials)))
 	defer s.close()
-	l = line{kind: k, fault: f}
+	l = line{kind: k, fault: f, ttl: ttl}
 	stop := beside(ctx, st)
 	l.took, l.late, err = s.trials(ctx, f, trials)
 	if l.bare = stop(); err != nil {
@@ -146,7 +152,7 @@ func try(ctx context.Context, st store, k lockKind, f fault, trials, pairs int) 
 func rawLines(lines []line) (raw []trials.Line) {
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	for _, l := range lines {
-		r := trials.Line{On: l.kind.on, Lock: l.kind.lock, Per: l.kind.per, Fault: l.fault.name, TTL: ms(ttl), Late: l.late,
+		r := trials.Line{On: l.kind.on, Lock: l.kind.lock, Per: l.kind.per, Fault: l.fault.name, TTL: ms(l.ttl), Late: l.late,
 			BareConnection: ms(at(l.bare.connections, 0.5)), BareWrite: ms(at(l.bare.writes, 0.5))}
 		for _, d := range l.took {
 			r.Took = append(r.Took, ms(d))
@@ -177,7 +183,7 @@ func (l line) goal() time.Duration {
 
 func table(out io.Writer, lines []line) {
 	fmt.Fprintf(out, "\nttl %v\n\n| fault | lock | trials | p50 | p99 | max | to reach, p99 | late calls | bare connection, p50 | bare write, p50 |\n"+
-		"|---|---|---:|---:|---:|---:|---|---:|---:|---:|\n", ttl)
+		"|---|---|---:|---:|---:|---:|---|---:|---:|---:|\n", lines[0].ttl)
 	ms := func(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000) }
 	for _, l := range lines {
 		want := "-"

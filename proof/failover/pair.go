@@ -22,6 +22,7 @@ const patience = 5 * time.Minute
 type site struct {
 	store store
 	kind  lockKind
+	ttl   time.Duration
 	pairs []*pair
 
 	publishing sync.WaitGroup
@@ -57,8 +58,8 @@ type call struct {
 	began, ended time.Time
 }
 
-func newSite(ctx context.Context, st store, name string, k lockKind, pairs int) (_ *site, err error) {
-	s := &site{store: st, kind: k}
+func newSite(ctx context.Context, st store, name string, k lockKind, ttl time.Duration, pairs int) (_ *site, err error) {
+	s := &site{store: st, kind: k, ttl: ttl}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%w\nreplicas said:\n%s", err, s.stderr.Last(40))
@@ -111,7 +112,7 @@ func (f *pair) start() *process {
 	p := &process{proxy: must.Get(faultproxy.Listen(f.site.store.Addr()))}
 	kind := slices.Index(locks(), f.site.kind)
 	p.Process = fleet.NewProcess(f.name, []string{
-		envReplica + "=" + f.name, envKind + "=" + strconv.Itoa(kind),
+		envReplica + "=" + f.name, envKind + "=" + strconv.Itoa(kind), envTTL + "=" + f.site.ttl.String(),
 		envDSN + "=" + f.site.store.url(p.proxy.Addr()),
 	}, func(line string) { f.record(p, line) }, &f.site.stderr)
 	must.Do(p.Start())
@@ -170,7 +171,22 @@ func (f *pair) owner() (*process, int) {
 	f.calls = nil
 	f.mu.Unlock()
 	c := f.first("an owner at work", func(c call) bool { return c.by == f.replicas[0] || c.by == f.replicas[1] })
+	for f.site.kind.asPer == lease.PerPartition && !f.stays(c.by) {
+		c = f.first("an owner at work", func(c call) bool { return c.by == f.replicas[0] || c.by == f.replicas[1] })
+	}
 	return c.by, slices.Index(f.replicas[:], c.by)
+}
+
+// stays reports whether a replica works alone for a second: the two share the slots, and hand some over when one has joined.
+func (f *pair) stays(p *process) bool {
+	time.Sleep(time.Second)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	alone := !slices.ContainsFunc(f.calls, func(c call) bool { return c.by != p })
+	if !alone {
+		f.calls = nil
+	}
+	return alone
 }
 
 // replace starts a replica in the place of one that has ended.

@@ -18,6 +18,7 @@ const (
 	envReplica = "FAILOVER_REPLICA" // the name of the consumer, its topic and its schema
 	envKind    = "FAILOVER_KIND"    // index in locks
 	envDSN     = "FAILOVER_DSN"
+	envTTL     = "FAILOVER_TTL"
 )
 
 // replicaMain is a replica process.
@@ -25,11 +26,12 @@ func replicaMain() int {
 	return fleet.Main(func(ctx context.Context) (err error) {
 		defer must.Catch(&err)
 		n := must.Get(strconv.Atoi(os.Getenv(envKind)))
-		return replica(ctx, locks()[n], os.Getenv(envReplica), os.Getenv(envDSN))
+		ttl := must.Get(time.ParseDuration(os.Getenv(envTTL)))
+		return replica(ctx, locks()[n], ttl, os.Getenv(envReplica), os.Getenv(envDSN))
 	})
 }
 
-func replica(ctx context.Context, k lockKind, name, dsn string) error {
+func replica(ctx context.Context, k lockKind, ttl time.Duration, name, dsn string) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})).With("consumer", name, "pid", os.Getpid())
 	spec := lease.Spec{Name: name, Per: k.asPer, Lock: k.asLock, TTL: ttl, Batch: 20, Drain: 2 * time.Second}
 	if k.asPer == lease.PerCluster {

@@ -222,7 +222,8 @@ func kernel() string {
 	if err != nil {
 		return ""
 	}
-	return ", kernel " + strings.TrimSpace(string(b))
+	version, _, _ := strings.Cut(strings.TrimSpace(string(b)), "-") // what follows is the distribution's
+	return ", kernel " + version
 }
 
 // load is the machine's load average of a minute: whether other work was in the way. Empty where there is no /proc.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -34,10 +35,11 @@ func (t *turn) counters(ctx context.Context) (c counters) {
 			(SELECT xact_commit::float8 FROM pg_stat_database WHERE datname = current_database())`).Scan(&c.wal, &c.writes, &c.commits))
 		c.serverSeconds = familySeconds(s.postgres.PID())
 	case "Redis":
-		client := redisClient(s.redis.Addr())
-		defer client.Close()
-		info := must.Get(client.Info(ctx, "commandstats", "stats").Result())
-		c.commands, c.requests = commandCalls(info), infoNumber(info, "total_reads_processed")
+		if t.redis == nil { // one for all looks: what connecting asks for is not counted
+			t.redis = redisClient(s.redis.Addr())
+		}
+		info := must.Get(t.redis.Info(ctx, "commandstats", "stats").Result())
+		c.commands, c.requests = commandCalls(info), must.Get(infoNumber(info, "total_reads_processed"))
 		c.serverSeconds = familySeconds(s.redis.PID())
 	case "JetStream":
 		for _, n := range s.nats {
@@ -61,13 +63,19 @@ func commandCalls(info string) (total float64) {
 }
 
 // infoNumber is a number of a Redis server's INFO.
-func infoNumber(info, name string) float64 {
+func infoNumber(info, name string) (float64, error) {
 	for line := range strings.Lines(info) {
 		if v, ok := strings.CutPrefix(strings.TrimSpace(line), name+":"); ok {
-			return must.Get(strconv.ParseFloat(v, 64))
+			return strconv.ParseFloat(v, 64)
 		}
 	}
-	return 0
+	return 0, fmt.Errorf("INFO of Redis lacks %s", name)
+}
+
+func (t *turn) closeCounters() {
+	if t.redis != nil {
+		t.redis.Close()
+	}
 }
 
 func ownSeconds() float64 {

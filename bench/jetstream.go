@@ -106,6 +106,7 @@ func jetStreamQueue() contender {
 		Contender: report.Contender{ID: report.JetStream, Name: "JetStream, work queue", Backend: "JetStream", Keeps: queueKeeps,
 			Settings: "file storage, synced each 2 minutes (default), PullMaxMessages 5,000, MaxAckPending 20,000, AckWait 2 s"},
 		cannot: onJetStream(nil),
+		notes:  map[string]string{"crash": afterDelivery},
 		open:   openJetStream(natsDefault, jetstream.WorkQueuePolicy, pullBest, ackPendingBest),
 	}
 }

@@ -27,7 +27,7 @@ func pgoutbox() contender {
 			"handover": "up to 1 s: a waiting process asks each second",
 		},
 		notes: map[string]string{
-			"drain-10000": "acquiring topics and handling messages share its connections: of one round's window few messages were left, and bear the cost of all that was acquired",
+			"drain-10000": "acquiring topics and handling messages share its connections: in some rounds few messages are handled in the window, and bear the cost of all that is acquired",
 			"leases":      "taking over was not measured: a session ends 30 s after its process",
 		},
 		open: func(ctx context.Context, s *site) (_ system, err error) {

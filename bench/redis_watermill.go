@@ -23,9 +23,13 @@ func watermillRedis() contender {
 			Keeps: "no order with more than one subscriber, no fencing, at least once; " +
 				"a message that takes longer than MaxIdleTime is handled twice"},
 		cannot: watermillRedisCannot(),
+		notes:  map[string]string{"crash": afterDelivery},
 		open:   openWatermillRedis(16, redisstream.SubscriberConfig{MaxIdleTime: 2 * time.Second, ClaimInterval: 500 * time.Millisecond}),
 	}
 }
+
+// afterDelivery is said of systems whose clock does not run from the crash.
+const afterDelivery = "it comes back 2 s after it was delivered, of which one has passed"
 
 func watermillRedisDefaults() contender {
 	cannot := watermillRedisCannot()

@@ -188,7 +188,7 @@ func source(ctx context.Context) string {
 	if err != nil {
 		return "unknown: it is no clone of git's"
 	}
-	if changed, err := git("status", "--porcelain", "--", "..", ":!*.md", ":!*.svg", ":!*.json"); err != nil || changed != "" {
+	if changed, err := git("status", "--porcelain", "--", ":/", ":(top,exclude)*.md", ":(top,exclude)*.svg", ":(top,exclude)*.json"); err != nil || changed != "" {
 		commit += ", with changes"
 	}
 	return "commit " + commit

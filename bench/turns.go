@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/leasegen/leasegen/bench/report"
 	"github.com/leasegen/leasegen/internal/must"
 )
@@ -26,8 +28,8 @@ type workload struct {
 	// telling: settings make a difference.
 	telling bool
 	run     func(context.Context, *turn) sample
-	// trials takes run's place where a turn has several figures.
-	trials func(context.Context, *turn) []sample
+	// trials takes run's place where a turn has several figures. It adds them one by one: those before a failure count.
+	trials func(context.Context, *turn, func(sample))
 }
 
 func (w workload) named(name string) bool { return w.ID == name || strings.HasPrefix(w.ID, name+"-") }
@@ -38,6 +40,7 @@ type turn struct {
 	site      *site
 	size      size
 	round     int
+	redis     *redis.Client // counters ask on it; nil before the first
 }
 
 // turns runs one workload.
@@ -114,15 +117,17 @@ func (ts turns) rounds() int {
 	return ts.size.rounds
 }
 
-func (ts turns) once(ctx context.Context, c contender, round int) (_ []sample, err error) {
+func (ts turns) once(ctx context.Context, c contender, round int) (took []sample, err error) {
 	defer must.Catch(&err)
 	ctx, cancel := context.WithTimeout(ctx, patience+ts.size.window)
 	defer cancel()
 	t := &turn{contender: c, size: ts.size, round: round, site: must.Get(ts.servers.site(ctx))}
 	defer t.site.close()
+	defer t.closeCounters()
 	runtime.GC()
 	if ts.workload.trials != nil {
-		return ts.workload.trials(ctx, t), nil
+		ts.workload.trials(ctx, t, func(s sample) { took = append(took, s) })
+		return took, nil
 	}
 	return []sample{ts.workload.run(ctx, t)}, nil
 }

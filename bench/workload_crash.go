@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"syscall"
 	"time"
@@ -17,14 +18,14 @@ func gapMetrics() []report.Metric {
 }
 
 // failover runs what is measured with two processes on one topic, of which one takes over.
-func failover(measure func(context.Context, *turn, system, *replicas) []sample) func(context.Context, *turn) []sample {
-	return func(ctx context.Context, t *turn) []sample {
+func failover(measure func(context.Context, *turn, system, *replicas, func(sample))) func(context.Context, *turn, func(sample)) {
+	return func(ctx context.Context, t *turn, add func(sample)) {
 		sys := must.Get(t.contender.open(ctx, t.site))
 		defer sys.Close()
 		must.Do(sys.Fill(ctx, 1, 1))
 		r := t.replicas()
 		defer r.end()
-		return measure(ctx, t, sys, r)
+		measure(ctx, t, sys, r, add)
 	}
 }
 
@@ -35,7 +36,7 @@ func crash() workload {
 				"From the signal to the moment when the other begins with that message.",
 			Metrics: gapMetrics()},
 		slow: true,
-		trials: failover(func(ctx context.Context, t *turn, sys system, r *replicas) (took []sample) {
+		trials: failover(func(ctx context.Context, t *turn, sys system, r *replicas, add func(sample)) {
 			must.Do(r.start(ctx))
 			for n := held; n < held+t.size.trials; n++ {
 				must.Do(sys.Publish(ctx, 0, payloads(n, n+1)))
@@ -47,9 +48,11 @@ func crash() workload {
 				next := must.Get(r.first(ctx, "another replica has the message", func(b begin) bool {
 					return b.n == n && b.by != holder
 				}))
-				took = append(took, gap(next.at.Sub(at)))
+				if next.at.Before(at) {
+					must.Do(errors.New("another replica had the message before the kill"))
+				}
+				add(gap(next.at.Sub(at)))
 			}
-			return took
 		}),
 	}
 }
@@ -63,7 +66,7 @@ func handover() workload {
 				"The longest time without a handler's call in the two seconds after. Where both work at once, the other goes on.",
 			Metrics: gapMetrics()},
 		slow: true,
-		trials: failover(func(ctx context.Context, t *turn, sys system, r *replicas) (took []sample) {
+		trials: failover(func(ctx context.Context, t *turn, sys system, r *replicas, add func(sample)) {
 			stop := background(ctx, func(ctx context.Context) error {
 				for n := 1; ctx.Err() == nil; n++ {
 					if err := sys.Publish(ctx, 0, payloads(n, n+1)); err != nil {
@@ -83,11 +86,10 @@ func handover() workload {
 				at := time.Now()
 				must.Do(old.Signal(syscall.SIGTERM))
 				time.Sleep(2 * time.Second)
-				took = append(took, gap(r.longest(at, at.Add(2*time.Second))))
+				add(gap(r.longest(at, at.Add(2*time.Second))))
 				must.Do(old.Left())
 			}
 			must.Do(stop()) // a publisher that failed is no gap of a consumer
-			return took
 		}),
 	}
 }

@@ -16,7 +16,7 @@ func idle(z size) workload {
 			Metrics: []report.Metric{
 				{ID: "queries", Name: "transactions or commands", Unit: "/s"},
 				{ID: "reads", Name: "of these, reads", Unit: "/s"},
-				{ID: "requests", Name: "requests that a Redis server read", Unit: "/s"},
+				{ID: "requests", Name: "reads of a Redis server from its clients, pipelines as one", Unit: "/s"},
 				{ID: "wal", Name: "WAL", Unit: "kB/s"},
 				{ID: "server-cpu", Name: "server CPU", Unit: "ms/s"},
 				{ID: "client-cpu", Name: "client CPU", Unit: "ms/s"},

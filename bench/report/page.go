@@ -30,7 +30,8 @@ func (r *Report) Page() (page string, charts map[string][]byte) {
 	var p strings.Builder
 	p.WriteString("# How fast is it beside others?\n\n")
 	p.WriteString("The program in `bench` writes this page. `make bench` repeats all of it, `make bench-quick` a smaller form.\n")
-	p.WriteString("It starts servers of its own. Contenders take turns; a figure is the median of the rounds, with the least and the most of them.\n")
+	p.WriteString("It starts servers of its own. Contenders take turns; a figure is the median of the rounds, with the least and the most of them. " +
+		"A ratio is that of two medians, with the least and the most of the rounds' own ratios. A crash or a handover is one trial, of which a round has several.\n")
 	p.WriteString("Rates are given as ratios to a bare loop on the same server, in the same run: machines differ, ratios travel better. ")
 	p.WriteString("JetStream, which has no bare loop, is beside PostgreSQL's. Absolute figures are of one machine: the raw results have them: `bench/results.json`, and `bench/results-before.json` of the run before.\n\n")
 	r.goals(&p)

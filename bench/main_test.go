@@ -1,13 +1,17 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/leasegen/leasegen/bench/report"
+	"github.com/leasegen/leasegen/internal/must"
 )
 
 // The JetStream servers and the replicas are this test binary, started again.
@@ -65,6 +69,39 @@ func TestOwnFigures(t *testing.T) {
 		if got := w.Cell("leasegen").Samples[w.Metrics[0].ID]; len(got) != 1 || got[0] <= 0 {
 			t.Errorf("%s: leasegen has the figures %v, want one\n%s", w.ID, got, out)
 		}
+	}
+}
+
+// A full run's crashes of one round are measured: a few over one message would make it a dead letter.
+func TestCrashesOfARound(t *testing.T) {
+	z := full()
+	r, err := measure(t.Context(), options{workloads: "crash", contenders: "leasegen", size: size{rounds: 1, trials: z.trials}}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.Workloads[0].Cell("leasegen"); got.Failed || len(got.Samples["gap"]) != z.trials {
+		t.Errorf("%d figures, want %d; %s", len(got.Samples["gap"]), z.trials, got.Words)
+	}
+}
+
+// The figures of trials before a failing one stay.
+func TestFiguresBeforeAFailingTrialStay(t *testing.T) {
+	cs := []contender{barePostgres()}
+	servers, err := launch(cs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer servers.close()
+	w := workload{Workload: report.Workload{ID: "fails", Metrics: gapMetrics()}, cannot: func(contender) string { return "" },
+		trials: func(_ context.Context, _ *turn, add func(sample)) {
+			add(gap(time.Second))
+			add(gap(2 * time.Second))
+			must.Do(errors.New("the third fails"))
+		}}
+	r := turns{workload: w, contenders: cs, size: size{rounds: 2}, servers: servers, out: io.Discard}.run(t.Context())
+	got := r.Cell("pgx")
+	if !got.Failed || !slices.Equal(got.Samples["gap"], []float64{1000, 2000}) {
+		t.Errorf("failed is %t, with the figures %v", got.Failed, got.Samples["gap"])
 	}
 }
 

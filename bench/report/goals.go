@@ -64,8 +64,8 @@ const (
 	limited       = "the bare loop sets the limit, and leasegen reaches the share of it that the first row shows"
 	readAhead     = "goroutines read ahead, handle and store beside each other, and hand each batch on twice"
 	publishing    = "a second INSERT of a plain row makes 1.26 of it, one into the log, with its partitions and two more indexes, 1.66 (bench/NOTES.md)"
-	secondLook    = "a process that may come back is given as long as five tries to connect take, which is most of it"
-	insideScripts = "the process sends fewer than two a second; each of its scripts runs nine to eleven commands"
+	secondLook    = "a process that may come back is given as long as five tries to connect take, about half of it"
+	insideScripts = "the process sends fewer than two a second; most of its scripts run nine to eleven commands"
 	sixSteps      = "the last commit, the end of the session, its news, a look at the fair share, the grant and the first read follow each other, and each waits until a process wakes"
 	fourSteps     = "the release, its news, the grant and the first read follow each other, and each waits until a process wakes"
 )

@@ -73,6 +73,14 @@ func TestFailover(t *testing.T) {
 	}
 }
 
+func TestATTLIsAboveZero(t *testing.T) {
+	for _, ttl := range []string{"0s", "-2s"} {
+		if err := run(t.Context(), []string{"-ttl", ttl, "-trials", "1"}, io.Discard); err == nil {
+			t.Errorf("-ttl %s: no error", ttl)
+		}
+	}
+}
+
 // The command writes what each trial took into a file, for those that draw it.
 func TestRawResults(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "raw.json")

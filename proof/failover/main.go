@@ -87,6 +87,9 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	ttl := fs.Duration("ttl", usual, "the replicas' TTL")
 	raw := fs.String("raw", "", "a file for what each trial took, as JSON")
 	must.Do(fs.Parse(args))
+	if *ttl <= 0 {
+		return fmt.Errorf("-ttl %v: a TTL is above 0", *ttl)
+	}
 	lines, err := measure(ctx, out, *ttl, *n, *pairs, *onlyLocks, *onlyFaults)
 	if len(lines) > 0 {
 		table(out, lines)

@@ -170,11 +170,15 @@ func (f *pair) owner() (*process, int) {
 	f.mu.Lock()
 	f.calls = nil
 	f.mu.Unlock()
-	c := f.first("an owner at work", func(c call) bool { return c.by == f.replicas[0] || c.by == f.replicas[1] })
-	for f.site.kind.asPer == lease.PerPartition && !f.stays(c.by) {
-		c = f.first("an owner at work", func(c call) bool { return c.by == f.replicas[0] || c.by == f.replicas[1] })
+	for deadline := time.Now().Add(patience); ; {
+		c := f.first("an owner at work", func(c call) bool { return c.by == f.replicas[0] || c.by == f.replicas[1] })
+		if f.site.kind.asPer != lease.PerPartition || f.stays(c.by) {
+			return c.by, slices.Index(f.replicas[:], c.by)
+		}
+		if time.Now().After(deadline) {
+			must.Do(fmt.Errorf("%s: the slot changes its owner each second for %v", f.name, patience))
+		}
 	}
-	return c.by, slices.Index(f.replicas[:], c.by)
 }
 
 // stays reports whether a replica works alone for a second: the two share the slots, and hand some over when one has joined.

@@ -46,7 +46,7 @@ help:
 	@echo "make test         all checks and tests, with real PostgreSQL and Redis servers and the race detector;"
 	@echo "                  how fast it is is measured by the commands below"
 	@echo "make generate     write generated code again: sqlc's and leasegen's own"
-	@echo "make lint         gofmt, go vet, staticcheck, and words that texts do without (internal/words)"
+	@echo "make lint         gofmt, go vet, staticcheck, and the words, links and lengths of pages (internal/words)"
 	@echo "make proof        $(PROOF_ROUNDS) rounds each of SIGKILL and SIGSTOP, rebalancing, a held transaction (PROOF_ROUNDS=n);"
 	@echo "                  kills while handlers fail, with pools of any size, are here only; make test has them with small ones;"
 	@echo "                  no absolute speed is judged: other work on the machine makes it take longer, and does not make it fail"
@@ -138,7 +138,7 @@ lint:
 	@echo "== staticcheck"
 	$(GO) run $(STATICCHECK) ./...
 	@set -e; for m in $(MODULES); do (set -x; cd $$m; $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...); done
-	@echo "== words"
+	@echo "== words and pages"
 	$(GO) test -count=1 -vet=off ./internal/words
 
 proof: tools

@@ -62,7 +62,7 @@ func (r *Report) goals(p *strings.Builder) {
 	p.WriteString("\nCrashes and handovers have goals for p99. A run makes few of them, so the slowest trial, the last figure in the parentheses, " +
 		"is judged; `make failover` makes more. Their p50 is the median of the trials of all rounds.\n")
 	p.WriteString("`go test -run TestRebalance -v ./proof` measures how long slots rest while 1,024 of them are spread from 4 to 8 replicas. " +
-		"The goal is 50 ms at p99; [speed.md](speed.md#what-does-joining-and-leaving-cost) has the figures.\n")
+		"The goal is 50 ms at p99; [failover-times.md](failover-times.md#what-does-joining-and-leaving-cost) has the figures.\n")
 	p.WriteString("`make proof` and `make proof-redis` end connections of live sessions 10,000 times, and fail if a session is taken for dead. " +
 		"On PostgreSQL a reconnect that a busy machine made late is made again, so that 10,000 are judged.\n\n")
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/internal/sqlctest"
+	"github.com/leasegen/leasegen/internal/words"
 )
 
 func TestMain(m *testing.M) { os.Exit(redistest.Wrap(pgtest.Wrap(m)).Run()) }
@@ -45,7 +46,11 @@ func (b block) dir() string {
 // blocks are all fenced blocks of the pages in a language.
 func blocks(t *testing.T, lang string) (found []block) {
 	t.Helper()
-	for _, name := range pages(t) {
+	names, err := words.Pages(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
 		for _, b := range page(t, name) {
 			// YAML is tested in manifests, a module of its own. Text is code of other projects.
 			if !slices.Contains([]string{"", "go", "sql", "yaml", "text"}, b.lang) {

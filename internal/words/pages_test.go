@@ -1,4 +1,4 @@
-package snippets
+package words
 
 import (
 	"os"
@@ -8,21 +8,12 @@ import (
 	"testing"
 )
 
-// pages are README.md, its neighbours, and docs, as paths from the root.
-func pages(t *testing.T) (names []string) {
+// pages are the pages of this tree.
+func pages(t *testing.T) []string {
 	t.Helper()
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/from/*.md"} {
-		found, err := filepath.Glob(filepath.Join(root, pattern))
-		if err != nil || len(found) < 4 {
-			t.Fatal(pattern, err, found)
-		}
-		for _, f := range found {
-			rel, err := filepath.Rel(root, f)
-			if err != nil {
-				t.Fatal(err)
-			}
-			names = append(names, filepath.ToSlash(rel))
-		}
+	names, err := Pages(root)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return names
 }

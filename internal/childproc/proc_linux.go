@@ -66,11 +66,19 @@ func children(pid int) []int {
 	return pids
 }
 
-// stopped reports whether a process is frozen, or has ended.
+// stopped reports whether a process is frozen, each of its threads, or has ended: the signal leaves threads a moment.
 func stopped(pid int) bool {
-	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	fields := afterName(b)
-	return err != nil || len(fields) == 0 || strings.Contains("TZX", fields[0])
+	threads, _ := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task/*/stat"))
+	for _, path := range threads {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		if fields := afterName(b); len(fields) > 0 && !strings.Contains("TZX", fields[0]) {
+			return false
+		}
+	}
+	return true
 }
 
 // afterName is what follows the name in the file stat of a process: its state, its parent, and more.

@@ -16,6 +16,14 @@ import (
 // Long reports whether tests go on for long: in make proof and make proof-redis, but not in make test.
 func Long() bool { return os.Getenv("PROOF_ROUNDS") != "" }
 
+// Rounds is how often a test repeats what it shows: few times in make test, many in make proof and make proof-redis.
+func Rounds(few, many int) int {
+	if Long() {
+		return many
+	}
+	return few
+}
+
 // turns is how many of the longest bare requests fit into what a test allows beyond its limit. The code under judgment makes several
 // requests one after the other, in processes that each wait for their turn.
 const turns = 10

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 
+	"github.com/leasegen/leasegen/internal/childproc"
 	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/pgtest"
@@ -140,7 +141,7 @@ func TestFrozenLeader(t *testing.T) {
 			time.Sleep(ttl)
 			kit.Equal(t, "state of a living leader", state(t, pool, frozen), "live")
 			kit.Equal(t, "acquired from a living leader", len(successor.Acquires(1)), 0)
-			kit.OK(t, process.Signal(syscall.SIGSTOP))
+			childproc.Freeze(process.Pid)
 			stopped := time.Now()
 			kit.Eventually(t, "it is replaced", func() bool { return len(successor.Acquires(1)) == 1 })
 			took := time.Since(stopped)
@@ -185,7 +186,10 @@ func TestFrozenLeaderIsNoStranger(t *testing.T) {
 			kit.OK(t, be.Register(t.Context(), led, nil))
 			process, frozen := part{pool.Config().ConnString(), ttl, led, 1, c.mixed}.start(t)
 			pid := query[int](t, pool, "SELECT backend_pid FROM leasegen.session WHERE id = $1", frozen)
-			kit.OK(t, process.Signal(syscall.SIGSTOP))
+			childproc.Freeze(process.Pid)
+			kit.Eventually(t, "its last heartbeat is over", func() bool {
+				return query[string](t, pool, "SELECT state FROM pg_stat_activity WHERE pid = $1", pid) == "idle"
+			})
 			exec(t, pool, "UPDATE leasegen.session SET "+c.bury+" WHERE id = $1", frozen)
 			standby, _ := leader(t, be, time.Hour)
 			kit.Eventually(t, "it is replaced", func() bool { return len(kit.Acting(t, be, standby, led).Acquires(1)) == 1 })
@@ -206,7 +210,7 @@ func TestTerminatedHeartbeat(t *testing.T) {
 	contender := kit.Join(t, be, grouped, time.Hour)
 	kit.Join(t, be, grouped, time.Hour)
 	bare := pace.Beside(t, connecting(pool))
-	const rounds = 20
+	rounds := pace.Rounds(8, 20)
 	survived := 0
 	for range rounds {
 		began := time.Now()

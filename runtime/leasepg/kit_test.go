@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
@@ -39,6 +40,20 @@ func connecting(pool *pgxpool.Pool) func(context.Context) error {
 		defer c.Close(ctx)
 		return c.Ping(ctx)
 	}
+}
+
+// lives fails the test if a session that had to come back in time was taken for dead, and reports whether it lives. A busy machine proves no defect.
+func lives(t testing.TB, pool *pgxpool.Pool, id string, bare *pace.Bare, began time.Time) bool {
+	t.Helper()
+	switch {
+	case state(t, pool, id) == "live":
+		return true
+	case bare.BusySince(began):
+		notJudged(t, id)
+	default:
+		t.Errorf("session %s lives, and was taken for dead", id)
+	}
+	return false
 }
 
 // notJudged logs that a session was taken for dead while the machine was busy.

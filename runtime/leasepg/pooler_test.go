@@ -124,7 +124,7 @@ func TestConformancePooled(t *testing.T) {
 	variant(t, f)
 }
 
-// variant runs the whole suite in make proof, and in make test as much of it as shows that the variant works.
+// variant runs the whole suite in make proof, and in make more as much of it as shows that the variant works.
 func variant(t *testing.T, f leasetest.Factory) {
 	if pace.Long() {
 		leasetest.Run(t, f)

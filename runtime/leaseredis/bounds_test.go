@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
@@ -58,7 +59,7 @@ func TestReadsAreBoundedInBytesFromTheFirstOn(t *testing.T) {
 	s := redistest.Start(t, redistest.Config("appendonly", "no"))
 	c := s.Client(t)
 	be := on(c, "lg", leaseredis.WithLogger(discard))
-	n := rounds(120, 1000)
+	n := pace.Rounds(120, 1000)
 	body := bytes.Repeat([]byte("x"), mega/2)
 	var names []string
 	for i := range n {

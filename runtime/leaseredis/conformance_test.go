@@ -55,7 +55,7 @@ func TestConformanceOverManyTags(t *testing.T) {
 	variant(t, factory(server, leaseredis.WithTags(4)))
 }
 
-// variant runs the whole suite in make proof-redis, and in make test as much of it as shows that the variant works.
+// variant runs the whole suite in make proof-redis, and in make more as much of it as shows that the variant works.
 func variant(t *testing.T, f leasetest.Factory) {
 	if pace.Long() {
 		leasetest.Run(t, f)
@@ -64,7 +64,7 @@ func variant(t *testing.T, f leasetest.Factory) {
 	leasetest.RunVariant(t, f)
 }
 
-// inProof is for what the suite shows of a variant by itself; in make test they are tested together.
+// inProof is for what the suite shows of a variant by itself; in make more they are tested together.
 func inProof(t *testing.T) {
 	t.Helper()
 	if !pace.Long() {

@@ -391,7 +391,8 @@ func TestStreamsOfLostProcessesGoOn(t *testing.T) {
 		return working == 0 && sum() == min(streams, (processes-2)*room)
 	})
 	close(release)
-	f.eventually("all are done", func() bool { return f.done() == streams })
+	// A process that a busy machine kept from its heartbeats has lost its session too, and others have handled its streams again.
+	f.eventually("all are done", func() bool { return f.done() >= streams })
 	f.eventually("nothing is left", func() bool { s := f.status(); return s.LagTotal == 0 && s.DeadLetters == 0 })
 	f.exclusive()
 	t.Logf("%d streams of 2 lost processes went to the others", had)

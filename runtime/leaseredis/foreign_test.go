@@ -91,14 +91,6 @@ func oddity(r *rand.Rand, mark string) []any {
 	return f
 }
 
-// rounds are few in make test.
-func rounds(few, many int) int {
-	if pace.Long() {
-		return many
-	}
-	return few
-}
-
 // An entry that another program adds to streams that consumers read, with whatever ids and fields, is handled or a dead
 // letter. Its neighbours are handled, and the operator's commands go on.
 func TestAForeignWriterBesideAWellBehavedOne(t *testing.T) {
@@ -127,7 +119,7 @@ func foreignStreams(t *testing.T, c redis.UniversalClient, ns string) {
 			different[stream+id] = true
 		}
 	}
-	for round := range rounds(1, 20) {
+	for round := range pace.Rounds(1, 20) {
 		for i := range 24 {
 			mark := fmt.Sprintf("good-%d-%d", round, i)
 			good = append(good, mark)
@@ -176,7 +168,7 @@ func foreignStreams(t *testing.T, c redis.UniversalClient, ns string) {
 					t.Fatalf("a dead letter was published in %d, which JSON does not know", y)
 				}
 			}
-			return len(dead) == len(different)-2*rounds(1, 20) // what follows DEL is good
+			return len(dead) == len(different)-2*pace.Rounds(1, 20) // what follows DEL is good
 		})
 	}
 }
@@ -214,7 +206,7 @@ func foreignTopics(t *testing.T) {
 			odd = append(odd, mark)
 		}
 	}
-	for i := range rounds(60, 1000) {
+	for i := range pace.Rounds(60, 1000) {
 		var es []backend.Event
 		for _, topic := range []string{"a", "b", "c"} {
 			mark := fmt.Sprintf("good-%s-%d", topic, i)

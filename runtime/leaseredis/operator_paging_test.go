@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
@@ -40,7 +41,7 @@ var burying = redis.NewScript(`
 // Beside very many dead letters and parked messages operators look at as many as they show, and group quickly.
 func TestOperatorsPageThroughManyKeys(t *testing.T) {
 	t.Parallel()
-	n := rounds(30_000, 100_000)
+	n := pace.Rounds(30_000, 100_000)
 	s := redistest.Start(t)
 	c := s.Client(t)
 	be := on(c, "lg", leaseredis.WithTags(1), leaseredis.WithLogger(discard))

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
@@ -135,7 +136,7 @@ func TestALeaseWithManyParkedLanes(t *testing.T) {
 	c := s.Client(t)
 	be := on(c, "lg", leaseredis.WithTags(1), leaseredis.WithLogger(discard))
 	session, g := kit.Sole(t, be, topical, "x")
-	n := rounds(5000, 200_000)
+	n := pace.Rounds(5000, 200_000)
 	parks(t, be, session.ID, g, []byte("1"), n, func(i int) string { return fmt.Sprint("lane", i) })
 	kit.OK(t, be.Release(t.Context(), session.ID, topical.Name, []backend.Ref{g.Ref}))
 	var gs []backend.Grant

@@ -23,6 +23,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/leasegen/leasegen/internal/childproc"
 	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/redistest"
@@ -285,7 +286,7 @@ func TestFrozenProcess(t *testing.T) {
 	const ttl = 3 * time.Second
 	process, frozen := part{[]string{redistest.Shared(t).Addr()}, false, w.namespace, ttl, topical, 3}.start(t)
 	w.linked(frozen)
-	kit.OK(t, process.Signal(syscall.SIGSTOP))
+	childproc.Freeze(process.Pid)
 	expires := time.UnixMicro(int64(w.c.ZScore(t.Context(), w.key(0, "sessions"), frozen).Val()))
 	kit.Eventually(t, "its leases are taken over", func() bool { return len(successor.Acquires(3)) == 3 })
 	if early := time.Until(expires); early > 10*time.Millisecond {
@@ -310,7 +311,7 @@ func TestReconnects(t *testing.T) {
 	}
 	judge := w.join(be, grouped, ttl) // it never loses its own
 	alive(t, judge, ttl)
-	n := rounds(200, 10_000)
+	n := pace.Rounds(200, 10_000)
 	began := time.Now()
 	for i := range n {
 		a := all[i%len(all)]
@@ -502,8 +503,8 @@ func TestAProcessThatWasFrozenDoesNotJudge(t *testing.T) {
 	w.linked(judges)
 	before := w.linked(sleeps)
 	time.Sleep(2 * watchEvery)
-	kit.OK(t, sleeper.Signal(syscall.SIGSTOP))
-	kit.OK(t, judge.Signal(syscall.SIGSTOP))
+	childproc.Freeze(sleeper.Pid)
+	childproc.Freeze(judge.Pid)
 	killConn(t, s.Client(t), before)
 	time.Sleep(2 * time.Second)
 	kit.OK(t, judge.Signal(syscall.SIGCONT))

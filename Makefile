@@ -1,4 +1,4 @@
-# leasegen: everything a developer or CI runs. `make test` is all that CI runs.
+# leasegen: everything a developer or CI runs. CI runs `make test more`.
 
 SHELL         := bash
 
@@ -15,18 +15,35 @@ TEST_PACKAGES := $(or $(shell export LC_ALL=C TIMEFORMAT='%3U %3S'; true=$$(type
   { time for i in {1..50}; do $$true; done; } 2>&1 | awk 'END {print (($$1 + $$2) / 50 > 0.002 ? 1 : 2)}' 2>/dev/null),2)
 endif
 export TEST_PACKAGES
-# With the race detector run what users' processes share, and what leads and follows in time: longest first. It would see
-# no race in what processes share, nor in the generator, and little in simulations that the suite does not show it.
-RACE          := ./runtime/leaseredis ./runtime/leasepg ./runtime/lease ./runtime/leasemem ./runtime/leasehealth ./runtime/leasesql/... \
-                 ./runtime/leaseweb ./runtime/backend/... ./internal/faultproxy ./internal/streamtest ./examples/filebackend
-# Without it all others, longest first.
-PLAIN         := ./proof ./proof/redis ./proof/failover ./cmd/... ./generator ./runtime/leasetest ./internal/snippets
-# Nor in the same rules once more, on a cluster, with fewer rights, over a pooler, nor in what statements cost the server among many rows:
-# these run without it.
-VARIANTS      := 'Test(Conformance(OnCluster|WithLeastRights|Pooled|OnSmallPools)|ManyCostAsFew|OperatorsPageThroughMany(Rows|Keys))$$'
-# Modules of their own, for what most users need not compile.
-MODULES       := bench examples/operated internal/browser internal/site internal/snippets/manifests runtime/leaseotel/dashboards runtime/leaseweb/webtest $(RACED)
-RACED         := runtime/leaseotel runtime/leasesql/sqltest
+# Tests that make more runs, by their names without Test, wherever they are; make test runs each other one once.
+# The rules of every backend once more, in other settings;
+AGAIN         := Conformance(OnCluster|WithLeastRights|Pooled|OnSmallPools)
+# what is bounded among many rows and large messages;
+BOUNDS        := ManyCostAsFew|OperatorsPageThroughMany(Rows|Keys)|AcquiringReadsNoOthersParked|ScriptsDoLittleAtATime|ReadsAreBoundedInBytesFromTheFirstOn|LargeMessagesAreReadAFewAtATime|DeadLettersKeptAndDroppedAddUp
+# mutants, which show that tests can fail;
+CONTROLS      := Mutant[A-Za-z]*|(|Ledger)MutantsAreCaught|SimulationCatchesMutants|CursorMutant(IDBeforeXID|IDOnly)|CursorTortureWidened|FreezeFence(Only|Removed)
+# and fleets that take all of the machine.
+LOADS         := Rebalance|HeldTransaction|Soak
+MORE_NAMES    := Test($(AGAIN)|$(BOUNDS)|$(CONTROLS)|$(LOADS))
+MORE          := ^$(MORE_NAMES)$$
+MORE_IN        = $(shell git grep -lE '^func $(MORE_NAMES)\b' -- '*_test.go' | xargs -n1 dirname | sort -u | sed 's,^,./,')
+
+# With the race detector run the runtime, and the suite on each backend. It would see no race in what processes share, nor in the generator,
+# and little in simulations that the suite does not show it. make more runs the backends' own tests with it.
+RACE          := ./runtime/lease ./runtime/leasemem ./runtime/leasesql/... ./runtime/leasehealth ./runtime/backend/... ./internal/faultproxy ./internal/streamtest
+SUITES        := ./runtime/leasepg ./runtime/leaseredis
+SUITE         := ^TestConformance$$
+# Without it all others but PROGRAMS, longest first; last the backends' own tests, which a machine that has the suites to run, too, makes late.
+PLAIN         := ./proof ./proof/redis ./cmd/... ./generator ./runtime/leasetest ./internal/snippets
+# Programs that measure leasegen, draw it and build its site, which no user compiles: make more.
+PROGRAMS      := ./proof/failover/... ./proof/pictures
+# Modules of their own, for what most users need not compile: in make test without and with the race detector, and in make more.
+MODULES       := examples/operated internal/browser internal/snippets/manifests runtime/leaseotel/dashboards runtime/leaseweb/webtest
+RACED         := runtime/leaseotel
+MORE_MODULES  := runtime/leasesql/sqltest bench internal/site
+
+# run tests packages, writes what they print to a log as well, and repeats what failed at the end.
+run = @set -o pipefail; mkdir -p bin; $(GO) test -vet=off -p $(TEST_PACKAGES) -timeout 30m $(2) 2>&1 | tee -a bin/$(1).log || { $(FAILURES) bin/$(1).log; exit 1; }
 
 # Logs of servers surround the lines that say what failed; this repeats those.
 FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- FAIL|^FAIL|^panic:|^fatal error:|DATA RACE|^ +[a-z0-9_]+_test\.go:[0-9]+: '
@@ -37,14 +54,17 @@ export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
 # Where tests keep a new PostgreSQL server's data directory: a copy costs less than another initdb.
 export LEASEGEN_PG_TEMPLATES := $(CURDIR)/bin/pgdata
 
-.PHONY: help demo operated check unit suite test processes plain beside variants race modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-growth bench-held compare apps site site-serve clean tools packages
+.PHONY: help demo operated check unit suite test more plain beside race again programs modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-growth bench-held compare apps site site-serve clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go alone"
 	@echo "make operated     three replicas with probes, metrics and pages, and buttons for what can go wrong, until Ctrl-C (ON=redis)"
 	@echo "make check        what finds most mistakes soon: lint, unit tests, goldens, the suite once on each backend"
-	@echo "make test         all checks and tests, with real PostgreSQL and Redis servers and the race detector;"
+	@echo "make test         all checks, and each rule once on each backend, with real PostgreSQL and Redis servers and the race detector;"
 	@echo "                  how fast it is is measured by the commands below"
+	@echo "make more         the rules once more, on a cluster, with fewer rights, over a pooler, with small pools, with another driver; bounds"
+	@echo "                  among much data; mutants; the backends with the race detector; programs that measure, draw and build the site;"
+	@echo "                  CI runs make test more"
 	@echo "make generate     write generated code again: sqlc's and leasegen's own"
 	@echo "make lint         gofmt, go vet, staticcheck, and the words, links and lengths of pages (internal/words)"
 	@echo "make proof        $(PROOF_ROUNDS) rounds each of SIGKILL and SIGSTOP, rebalancing, a held transaction (PROOF_ROUNDS=n);"
@@ -84,33 +104,39 @@ suite:
 	$(GO) test -vet=off -run 'TestConformance$$' ./runtime/leasemem ./runtime/leasepg ./runtime/leaseredis
 
 test: tools
-	@rm -f bin/plain.log bin/race.log bin/variants.log
-	@$(MAKE) --no-print-directory -s -j2 processes beside || { $(FAILURES) bin/plain.log bin/race.log bin/variants.log 2>/dev/null; exit 1; }
-	@echo "== all good"
+	@rm -f bin/plain.log bin/race.log
+	@SECONDS=0; $(MAKE) --no-print-directory -s -j2 plain beside || { $(FAILURES) bin/plain.log bin/race.log 2>/dev/null; exit 1; }; \
+	  echo "== all good: make test took $$SECONDS s"
 
-# Two rows of work, in each one step after the other: more at once than the cores bear only makes the tests wait for each other.
-processes:
-	@$(MAKE) --no-print-directory -s plain && $(MAKE) --no-print-directory -s race
+more: tools
+	@rm -f bin/again.log bin/programs.log bin/race.log
+	@SECONDS=0; $(MAKE) --no-print-directory -s -j2 again programs || { $(FAILURES) bin/again.log bin/programs.log bin/race.log 2>/dev/null; exit 1; }; \
+	  echo "== all good: make more took $$SECONDS s"
 
-# Tests that mostly wait come last, beside those that work.
+# Each has two rows of work, in each one step after the other: more at once than the cores bear only makes the tests wait for each other.
 beside:
-	@$(MAKE) --no-print-directory -s lint && $(MAKE) --no-print-directory -s modules && \
-	  $(MAKE) --no-print-directory -s generated && $(MAKE) --no-print-directory -s variants
+	@for step in lint race generated modules; do $(MAKE) --no-print-directory -s $$step || exit 1; done
 
 plain:
-	@echo "== go test: the generator, simulations, and what runs as processes (servers are started and stopped by the tests)"
-	@set -o pipefail; mkdir -p bin; $(GO) test -vet=off -p $(TEST_PACKAGES) -timeout 30m $(PLAIN) \
-	  $$($(GO) list ./... | grep -vxF "$$($(GO) list $(RACE))") 2>&1 | tee bin/plain.log || { $(FAILURES) bin/plain.log; exit 1; }
-
-variants:
-	@echo "== go test: the rules once more, on a cluster, with fewer rights, over a pooler, with small pools; what statements cost"
-	@set -o pipefail; mkdir -p bin; $(GO) test -vet=off -p $(TEST_PACKAGES) -timeout 30m -run $(VARIANTS) ./runtime/leaseredis ./runtime/leasepg \
-	  2>&1 | tee bin/variants.log || { $(FAILURES) bin/variants.log; exit 1; }
+	@echo "== go test: the generator, simulations, backends and what runs as processes (servers are started and stopped by the tests)"
+	$(call run,plain,-skip '$(MORE)' $(PLAIN) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(RACE) $(SUITES) $(PROGRAMS))"))
+	$(call run,plain,-skip '$(MORE)|$(SUITE)' $(SUITES))
 
 race:
-	@echo "== go test -race: what users' processes share"
-	@set -o pipefail; mkdir -p bin; $(GO) test -race -vet=off -p $(TEST_PACKAGES) -timeout 30m -skip $(VARIANTS) $(RACE) 2>&1 | tee bin/race.log || { $(FAILURES) bin/race.log; exit 1; }
+	@echo "== go test -race: the runtime, and the suite on each backend"
+	$(call run,race,-race -run '$(SUITE)' $(SUITES))
+	$(call run,race,-race -skip '$(MORE)' $(RACE))
 	@set -e; for m in $(RACED); do (set -x; cd $$m; $(GO) test -race -vet=off -timeout 10m ./...); done
+
+again:
+	@echo "== go test: the rules once more, bounds among much data, mutants, and fleets that take all of the machine"
+	$(call run,again,-run '$(MORE)' $(MORE_IN))
+
+programs:
+	@echo "== go test: programs that measure, draw and build the site; the backends' own tests with the race detector"
+	$(call run,programs,$(PROGRAMS))
+	@set -e; for m in $(MORE_MODULES); do (set -x; cd $$m; $(GO) test -count=1 -vet=off -timeout 10m ./...); done
+	$(call run,race,-race -skip '$(MORE)|$(SUITE)' $(SUITES) ./runtime/leaseweb)
 
 generated:
 	@echo "== generated code is up to date"
@@ -120,7 +146,7 @@ generated:
 # Not from the cache: some tests read docs, which are outside of their module, so that Go would not see them change.
 modules:
 	@echo "== go test: modules of their own, the page in a browser among them"
-	@set -e; for m in $(filter-out $(RACED),$(MODULES)); do (set -x; cd $$m; $(GO) test -count=1 -vet=off -timeout 10m ./...); done
+	@set -e; for m in $(MODULES); do (set -x; cd $$m; $(GO) test -count=1 -vet=off -timeout 10m ./...); done
 
 generate: $(LEASEGEN_SQLC)
 	@echo "== sqlc"
@@ -137,7 +163,7 @@ lint:
 	$(GO) vet ./... && $(GO) vet -tags apps ./cmd/leasegen
 	@echo "== staticcheck"
 	$(GO) run $(STATICCHECK) ./...
-	@set -e; for m in $(MODULES); do (set -x; cd $$m; $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...); done
+	@set -e; for m in $(MODULES) $(RACED) $(MORE_MODULES); do (set -x; cd $$m; $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...); done
 	@echo "== words and pages"
 	$(GO) test -count=1 -vet=off ./internal/words
 

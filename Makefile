@@ -26,7 +26,7 @@ CONTROLS      := Mutant[A-Za-z]*|(|Ledger)MutantsAreCaught|SimulationCatchesMuta
 LOADS         := Rebalance|HeldTransaction|Soak
 MORE_NAMES    := Test($(AGAIN)|$(BOUNDS)|$(CONTROLS)|$(LOADS))
 MORE          := ^$(MORE_NAMES)$$
-MORE_IN        = $(shell git grep -lE '^func $(MORE_NAMES)\b' -- '*_test.go' | xargs -n1 dirname | sort -u | sed 's,^,./,')
+MORE_IN        = $(shell grep -rlE --include='*_test.go' '^func $(MORE_NAMES)\b' . | xargs -n1 dirname | sort -u)
 
 # With the race detector run the runtime, and the suite on each backend. It would see no race in what processes share, nor in the generator,
 # and little in simulations that the suite does not show it. make more runs the backends' own tests with it.
@@ -37,10 +37,11 @@ SUITE         := ^TestConformance$$
 PLAIN         := ./proof ./proof/redis ./cmd/... ./generator ./runtime/leasetest ./internal/snippets
 # Programs that measure leasegen, draw it and build its site, which no user compiles: make more.
 PROGRAMS      := ./proof/failover/... ./proof/pictures
-# Modules of their own, for what most users need not compile: in make test without and with the race detector, and in make more.
+# Modules of their own, for what most users need not compile: in make test without and with the race detector, and the same in make more.
 MODULES       := examples/operated internal/browser internal/snippets/manifests runtime/leaseotel/dashboards runtime/leaseweb/webtest
 RACED         := runtime/leaseotel
-MORE_MODULES  := runtime/leasesql/sqltest bench internal/site
+MORE_MODULES  := bench internal/site
+MORE_RACED    := runtime/leasesql/sqltest
 
 # run tests packages, writes what they print to a log as well, and repeats what failed at the end.
 run = @set -o pipefail; mkdir -p bin; $(GO) test -vet=off -p $(TEST_PACKAGES) -timeout 30m $(2) 2>&1 | tee -a bin/$(1).log || { $(FAILURES) bin/$(1).log; exit 1; }
@@ -60,7 +61,7 @@ help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go alone"
 	@echo "make operated     three replicas with probes, metrics and pages, and buttons for what can go wrong, until Ctrl-C (ON=redis)"
 	@echo "make check        what finds most mistakes soon: lint, unit tests, goldens, the suite once on each backend"
-	@echo "make test         all checks, and each rule once on each backend, with real PostgreSQL and Redis servers and the race detector;"
+	@echo "make test         all checks, and each rule of the contract once on each backend, with real PostgreSQL and Redis servers and the race detector;"
 	@echo "                  how fast it is is measured by the commands below"
 	@echo "make more         the rules once more, on a cluster, with fewer rights, over a pooler, with small pools, with another driver; bounds"
 	@echo "                  among much data; mutants; the backends with the race detector; programs that measure, draw and build the site;"
@@ -136,7 +137,9 @@ programs:
 	@echo "== go test: programs that measure, draw and build the site; the backends' own tests with the race detector"
 	$(call run,programs,$(PROGRAMS))
 	@set -e; for m in $(MORE_MODULES); do (set -x; cd $$m; $(GO) test -count=1 -vet=off -timeout 10m ./...); done
-	$(call run,race,-race -skip '$(MORE)|$(SUITE)' $(SUITES) ./runtime/leaseweb)
+	@set -e; for m in $(MORE_RACED); do (set -x; cd $$m; $(GO) test -race -vet=off -timeout 10m ./...); done
+	$(call run,race,-race ./runtime/leaseweb ./examples/filebackend)
+	$(call run,race,-race -skip '$(MORE)|$(SUITE)' $(SUITES))
 
 generated:
 	@echo "== generated code is up to date"
@@ -163,7 +166,7 @@ lint:
 	$(GO) vet ./... && $(GO) vet -tags apps ./cmd/leasegen
 	@echo "== staticcheck"
 	$(GO) run $(STATICCHECK) ./...
-	@set -e; for m in $(MODULES) $(RACED) $(MORE_MODULES); do (set -x; cd $$m; $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...); done
+	@set -e; for m in $(MODULES) $(RACED) $(MORE_MODULES) $(MORE_RACED); do (set -x; cd $$m; $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...); done
 	@echo "== words and pages"
 	$(GO) test -count=1 -vet=off ./internal/words
 

@@ -1,5 +1,5 @@
 // Package words holds the words and phrases that the rules for texts in CONTRIBUTING.md forbid, and finds them in pages,
-// comments and messages. Its test, which `make lint` runs, looks through the whole tree.
+// comments and messages. Its tests, which `make lint` runs, look through the whole tree, and at the lengths and links of pages.
 package words
 
 import (

@@ -167,7 +167,7 @@ func TestSlotsHugeLateTransaction(t *testing.T) {
 		t.Run(c.Per.String(), func(t *testing.T) {
 			exec(t, pool, "TRUNCATE leasegen.message, leasegen.lease, leasegen.consumer")
 			tx := begin(t, pool)
-			kit.OK(t, be.In(tx).Publish(t.Context(), keyed("x", 300, 30)))
+			kit.OK(t, be.In(tx).Publish(t.Context(), keyed("x", 300, 60)))
 			kit.OK(t, be.Publish(t.Context(), keyed("x", 300, 1)))
 			session, grants := all(t, be, c, nil)
 			read, _ := drainAll(t, be, c, session, grants, 10)
@@ -177,7 +177,7 @@ func TestSlotsHugeLateTransaction(t *testing.T) {
 			kit.OK(t, be.Release(t.Context(), session, c.Name, kit.Refs(grants)))
 			grants = kit.Acting(t, be, session, c).Acquires(1000)
 			read, by := drainAll(t, be, c, session, grants, 10)
-			kit.Equal(t, "read", len(read), 300*31)
+			kit.Equal(t, "read", len(read), 300*61)
 			seen := map[string]bool{}
 			for _, ms := range by {
 				last := 0

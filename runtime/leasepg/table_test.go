@@ -506,7 +506,7 @@ func overtaken(t *testing.T, insert, change string) []int64 {
 // twice, and causes come before effects.
 func TestTableTorture(t *testing.T) {
 	be, pool := withTable(t)
-	writing, stop := context.WithTimeout(t.Context(), tortureTime()/2)
+	writing, stop := context.WithTimeout(t.Context(), 4*time.Second)
 	defer stop()
 	w := &rowWriters{}
 	writers := open(t, pool.Config().ConnString()+"&pool_max_conns=16")

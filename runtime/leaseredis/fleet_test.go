@@ -391,9 +391,16 @@ func TestStreamsOfLostProcessesGoOn(t *testing.T) {
 		return working == 0 && sum() == min(streams, (processes-2)*room)
 	})
 	close(release)
-	// A process that a busy machine kept from its heartbeats has lost its session too, and others have handled its streams again.
 	f.eventually("all are done", func() bool { return f.done() >= streams })
 	f.eventually("nothing is left", func() bool { s := f.status(); return s.LagTotal == 0 && s.DeadLetters == 0 })
+	// A process that a busy machine kept from its heartbeats has lost its session too, and others handle its streams again.
+	again := 0
+	for _, p := range all[2:] {
+		again += p.observed(func(o operate.Observation) bool { _, ok := o.(operate.ObservedLoss); return ok })
+	}
+	if done := f.done(); done > streams+again {
+		t.Errorf("%d streams are done, of %d and %d that were lost", done, streams, again)
+	}
 	f.exclusive()
 	t.Logf("%d streams of 2 lost processes went to the others", had)
 }

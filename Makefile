@@ -17,9 +17,9 @@ endif
 export TEST_PACKAGES
 # Tests that make more runs, by their names without Test, wherever they are; make test runs each other one once.
 # The rules of every backend once more, in other settings;
-AGAIN         := Conformance(OnCluster|WithLeastRights|Pooled|OnSmallPools)
+AGAIN         := Conformance(OnCluster|WithLeastRights|Pooled|OnSmallPools)|Cluster
 # what is bounded among many rows and large messages;
-BOUNDS        := ManyCostAsFew|OperatorsPageThroughMany(Rows|Keys)|AcquiringReadsNoOthersParked|ScriptsDoLittleAtATime|ReadsAreBoundedInBytesFromTheFirstOn|LargeMessagesAreReadAFewAtATime|DeadLettersKeptAndDroppedAddUp
+BOUNDS        := ManyCostAsFew|OperatorsPageThroughMany(Rows|Keys)|AcquiringReadsNoOthersParked|ScriptsDoLittleAtATime|ReadsAreBoundedInBytesFromTheFirstOn|LargeMessagesAreReadAFewAtATime|DeadLettersKeptAndDroppedAddUp|FleetOf40000|LateCostsWhatIsLate|Scale|SkewedTable|SlotsHugeLateTransaction
 # mutants, which show that tests can fail;
 CONTROLS      := Mutant[A-Za-z]*|(|Ledger)MutantsAreCaught|SimulationCatchesMutants|CursorMutant(IDBeforeXID|IDOnly)|CursorTortureWidened|FreezeFence(Only|Removed)
 # and fleets that take all of the machine.
@@ -28,23 +28,25 @@ MORE_NAMES    := Test($(AGAIN)|$(BOUNDS)|$(CONTROLS)|$(LOADS))
 MORE          := ^$(MORE_NAMES)$$
 MORE_IN        = $(shell grep -rlE --include='*_test.go' '^func $(MORE_NAMES)\b' . | xargs -n1 dirname | sort -u)
 
-# With the race detector run the runtime, and the suite on each backend. It would see no race in what processes share, nor in the generator,
-# and little in simulations that the suite does not show it. make more runs the backends' own tests with it.
-RACE          := ./runtime/lease ./runtime/leasemem ./runtime/leasesql/... ./runtime/leasehealth ./runtime/backend/... ./internal/faultproxy ./internal/streamtest
-SUITES        := ./runtime/leasepg ./runtime/leaseredis
-SUITE         := ^TestConformance$$
-# Without it all others but PROGRAMS, longest first; last the backends' own tests, which a machine that has the suites to run, too, makes late.
-PLAIN         := ./proof ./proof/redis ./cmd/... ./generator ./runtime/leasetest ./internal/snippets
+# How the core meets a backend that misbehaves is shown in memory; make more shows it on the servers, too.
+MISBEHAVING   := ^TestConformance$$/^Misbehaving
+# Two rows of make test: packages whose tests mostly wait for servers, longest first, and then all others; and, one at a time, those that keep
+# cores busy, with as many more as let both rows end together.
+BACKENDS      := ./runtime/leasepg ./runtime/leaseredis
+WAITING       := $(BACKENDS) ./proof ./proof/redis
+BUSY          := ./cmd/leasegen ./generator/... ./internal/snippets ./internal/compared ./runtime/leasetest ./runtime/lease ./runtime/leasemem
+# With the race detector make more runs the runtime and the backends, with their suites. It would see no race in what processes share, nor
+# in the generator, and little in simulations that the suite does not show it.
+RACE          := $(BACKENDS) ./runtime/lease ./runtime/leasemem ./runtime/leasesql/... ./runtime/leasehealth ./runtime/leaseweb \
+  ./runtime/backend/... ./internal/faultproxy ./internal/streamtest ./examples/filebackend
 # Programs that measure leasegen, draw it and build its site, which no user compiles: make more.
 PROGRAMS      := ./proof/failover/... ./proof/pictures
-# Modules of their own, for what most users need not compile: in make test without and with the race detector, and the same in make more.
-MODULES       := examples/operated internal/browser internal/snippets/manifests runtime/leaseotel/dashboards runtime/leaseweb/webtest
-RACED         := runtime/leaseotel
-MORE_MODULES  := bench internal/site
-MORE_RACED    := runtime/leasesql/sqltest
+# Modules of their own, for what most users need not compile: make more, without and with the race detector.
+MODULES       := bench examples/operated internal/browser internal/site internal/snippets/manifests runtime/leaseotel/dashboards runtime/leaseweb/webtest
+RACED         := runtime/leaseotel runtime/leasesql/sqltest
 
-# run tests packages, writes what they print to a log as well, and repeats what failed at the end.
-run = @set -o pipefail; mkdir -p bin; $(GO) test -vet=off -p $(TEST_PACKAGES) -timeout 30m $(2) 2>&1 | tee -a bin/$(1).log || { $(FAILURES) bin/$(1).log; exit 1; }
+# run LOG, FLAGS AND PACKAGES, HOW MANY AT ONCE: tests, writes what they print to a log as well, and repeats what failed at the end.
+run = @set -o pipefail; mkdir -p bin; $(GO) test -vet=off -p $(or $(3),$(TEST_PACKAGES)) -timeout 30m $(2) 2>&1 | tee -a bin/$(1).log || { $(FAILURES) bin/$(1).log; exit 1; }
 
 # Logs of servers surround the lines that say what failed; this repeats those.
 FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- FAIL|^FAIL|^panic:|^fatal error:|DATA RACE|^ +[a-z0-9_]+_test\.go:[0-9]+: '
@@ -55,17 +57,18 @@ export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
 # Where tests keep a new PostgreSQL server's data directory: a copy costs less than another initdb.
 export LEASEGEN_PG_TEMPLATES := $(CURDIR)/bin/pgdata
 
-.PHONY: help demo operated check unit suite test more plain beside race again programs modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-growth bench-held compare apps site site-serve clean tools packages
+.PHONY: help demo operated check unit suite test more waiting beside busy again raced race programs modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-growth bench-held compare apps site site-serve clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go alone"
 	@echo "make operated     three replicas with probes, metrics and pages, and buttons for what can go wrong, until Ctrl-C (ON=redis)"
 	@echo "make check        what finds most mistakes soon: lint, unit tests, goldens, the suite once on each backend"
-	@echo "make test         all checks, and each rule of the contract once on each backend, with real PostgreSQL and Redis servers and the race detector;"
+	@echo "make test         all checks, and each rule of the contract once on each backend, with real PostgreSQL and Redis servers;"
 	@echo "                  how fast it is is measured by the commands below"
-	@echo "make more         the rules once more, on a cluster, with fewer rights, over a pooler, with small pools, with another driver; bounds"
-	@echo "                  among much data; mutants; the backends with the race detector; programs that measure, draw and build the site;"
-	@echo "                  CI runs make test more"
+	@echo "make more         all of the runtime and the backends with the race detector; the rules once more, on a cluster, with fewer rights,"
+	@echo "                  over a pooler, with small pools, with another driver; bounds among much data; mutants; other modules, the pages in a"
+	@echo "                  browser among them; programs that measure, draw and build the site; CI runs make test more"
+	@echo "make race         of these the runtime and the backends with the race detector"
 	@echo "make generate     write generated code again: sqlc's and leasegen's own"
 	@echo "make lint         gofmt, go vet, staticcheck, and the words, links and lengths of pages (internal/words)"
 	@echo "make proof        $(PROOF_ROUNDS) rounds each of SIGKILL and SIGSTOP, rebalancing, a held transaction (PROOF_ROUNDS=n);"
@@ -102,54 +105,55 @@ unit:
 	$(GO) test -vet=off ./generator/... ./runtime/lease ./runtime/backend ./runtime/operate ./internal/faultproxy
 
 suite:
-	$(GO) test -vet=off -run 'TestConformance$$' ./runtime/leasemem ./runtime/leasepg ./runtime/leaseredis
+	$(GO) test -vet=off -run '^TestConformance$$' -skip '$(MISBEHAVING)' ./runtime/leasemem $(BACKENDS)
 
 test: tools
-	@rm -f bin/plain.log bin/race.log
-	@SECONDS=0; $(MAKE) --no-print-directory -s -j2 plain beside || { $(FAILURES) bin/plain.log bin/race.log 2>/dev/null; exit 1; }; \
+	@rm -f bin/waiting.log bin/busy.log
+	@SECONDS=0; $(MAKE) --no-print-directory -s -j2 waiting beside || { $(FAILURES) bin/waiting.log bin/busy.log 2>/dev/null; exit 1; }; \
 	  echo "== all good: make test took $$SECONDS s"
 
 more: tools
-	@rm -f bin/again.log bin/programs.log bin/race.log
-	@SECONDS=0; $(MAKE) --no-print-directory -s -j2 again programs || { $(FAILURES) bin/again.log bin/programs.log bin/race.log 2>/dev/null; exit 1; }; \
+	@rm -f bin/again.log bin/race.log bin/programs.log
+	@SECONDS=0; $(MAKE) --no-print-directory -s -j2 again raced || { $(FAILURES) bin/again.log bin/race.log bin/programs.log 2>/dev/null; exit 1; }; \
 	  echo "== all good: make more took $$SECONDS s"
 
 # Each has two rows of work, in each one step after the other: more at once than the cores bear only makes the tests wait for each other.
 beside:
-	@for step in lint race generated modules; do $(MAKE) --no-print-directory -s $$step || exit 1; done
+	@for step in lint generated busy; do $(MAKE) --no-print-directory -s $$step || exit 1; done
 
-plain:
-	@echo "== go test: the generator, simulations, backends and what runs as processes (servers are started and stopped by the tests)"
-	$(call run,plain,-skip '$(MORE)' $(PLAIN) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(RACE) $(SUITES) $(PROGRAMS))"))
-	$(call run,plain,-skip '$(MORE)|$(SUITE)' $(SUITES))
+waiting:
+	@echo "== go test: backends and what runs as processes (servers are started and stopped by the tests), and all small packages"
+	$(call run,waiting,-skip '$(MORE)|$(MISBEHAVING)' $(WAITING) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(WAITING) $(BUSY) $(PROGRAMS) ./internal/words)"))
 
-race:
-	@echo "== go test -race: the runtime, and the suite on each backend"
-	$(call run,race,-race -run '$(SUITE)' $(SUITES))
-	$(call run,race,-race -skip '$(MORE)' $(RACE))
-	@set -e; for m in $(RACED); do (set -x; cd $$m; $(GO) test -race -vet=off -timeout 10m ./...); done
+busy:
+	@echo "== go test: the command, the generator, pages, the runtime and simulations"
+	$(call run,busy,-skip '$(MORE)' $(BUSY),1)
+
+raced:
+	@for step in race programs modules; do $(MAKE) --no-print-directory -s $$step || exit 1; done
 
 again:
 	@echo "== go test: the rules once more, bounds among much data, mutants, and fleets that take all of the machine"
-	$(call run,again,-run '$(MORE)' $(MORE_IN))
-
-programs:
-	@echo "== go test: programs that measure, draw and build the site; the backends' own tests with the race detector"
-	$(call run,programs,$(PROGRAMS))
-	@set -e; for m in $(MORE_MODULES); do (set -x; cd $$m; $(GO) test -count=1 -vet=off -timeout 10m ./...); done
-	@set -e; for m in $(MORE_RACED); do (set -x; cd $$m; $(GO) test -race -vet=off -timeout 10m ./...); done
-	$(call run,race,-race ./runtime/leaseweb ./examples/filebackend)
-	$(call run,race,-race -skip '$(MORE)|$(SUITE)' $(SUITES))
-
-generated:
-	@echo "== generated code is up to date"
-	$(GO) run ./cmd/leasegen -check ./...
-	cd examples/operated && $(GO) tool leasegen -check ./...
+	$(call run,again,-run '$(MORE)' $(MORE_IN),1)
 
 # Not from the cache: some tests read docs, which are outside of their module, so that Go would not see them change.
 modules:
 	@echo "== go test: modules of their own, the page in a browser among them"
 	@set -e; for m in $(MODULES); do (set -x; cd $$m; $(GO) test -count=1 -vet=off -timeout 10m ./...); done
+
+race: tools
+	@echo "== go test -race: the runtime and the backends"
+	$(call run,race,-race -skip '$(MORE)' $(RACE))
+	@set -e; for m in $(RACED); do (set -x; cd $$m; $(GO) test -race -vet=off -timeout 10m ./...); done
+
+programs:
+	@echo "== go test: programs that measure and draw"
+	$(call run,programs,$(PROGRAMS))
+
+generated:
+	@echo "== generated code is up to date"
+	$(GO) run ./cmd/leasegen -check ./...
+	cd examples/operated && $(GO) tool leasegen -check ./...
 
 generate: $(LEASEGEN_SQLC)
 	@echo "== sqlc"
@@ -166,7 +170,7 @@ lint:
 	$(GO) vet ./... && $(GO) vet -tags apps ./cmd/leasegen
 	@echo "== staticcheck"
 	$(GO) run $(STATICCHECK) ./...
-	@set -e; for m in $(MODULES) $(RACED) $(MORE_MODULES) $(MORE_RACED); do (set -x; cd $$m; $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...); done
+	@set -e; for m in $(MODULES) $(RACED); do (set -x; cd $$m; $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...); done
 	@echo "== words and pages"
 	$(GO) test -count=1 -vet=off ./internal/words
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"flag"
-	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -24,6 +23,7 @@ import (
 	"github.com/leasegen/leasegen/generator/internal/fsout"
 	"github.com/leasegen/leasegen/generator/internal/load"
 	"github.com/leasegen/leasegen/internal/sqlctest"
+	"github.com/leasegen/leasegen/internal/testmodule"
 )
 
 var update = flag.Bool("update", false, "rewrite the want/ sections of testdata/golden")
@@ -346,27 +346,7 @@ func formatted(t *testing.T, root string) {
 // newModule makes an empty module golden.test that uses this repository's runtime.
 func newModule(t testing.TB) string {
 	t.Helper()
-	root, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	repo, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	mod, err := os.ReadFile("../go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
-	mod = bytes.Replace(mod, []byte("module github.com/leasegen/leasegen"), []byte("module golden.test"), 1)
-	mod = fmt.Appendf(mod, "\nrequire github.com/leasegen/leasegen v0.0.0\n\nreplace github.com/leasegen/leasegen => %s\n", repo)
-	writeFile(t, filepath.Join(root, "go.mod"), mod)
-	sum, err := os.ReadFile("../go.sum")
-	if err != nil {
-		t.Fatal(err)
-	}
-	writeFile(t, filepath.Join(root, "go.sum"), sum)
-	return root
+	return testmodule.New(t, "..", "golden.test")
 }
 
 // sqlc is the sqlc of this repository, for goldens that need it.

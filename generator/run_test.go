@@ -108,7 +108,7 @@ func TestAll(t *testing.T) {
 		t.Fatal(res.Diags.All())
 	}
 	place(t, res)
-	if out, err := command(t, root, "go", "test", "./all"); err != nil {
+	if out, err := command(t, root, "go", "test", "-count=1", "./all"); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

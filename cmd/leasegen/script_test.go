@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -17,6 +16,7 @@ import (
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/internal/sqlctest"
+	"github.com/leasegen/leasegen/internal/testmodule"
 )
 
 func TestMain(m *testing.M) {
@@ -77,20 +77,7 @@ func module(dir, repo string) error {
 	if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
 		return nil
 	}
-	mod, err := os.ReadFile(filepath.Join(repo, "go.mod"))
-	if err != nil {
-		return err
-	}
-	mod = bytes.Replace(mod, []byte("module github.com/leasegen/leasegen"), []byte("module example.com/shop"), 1)
-	mod = fmt.Appendf(mod, "\nrequire github.com/leasegen/leasegen v0.0.0\n\nreplace github.com/leasegen/leasegen => %s\n", repo)
-	sum, err := os.ReadFile(filepath.Join(repo, "go.sum"))
-	if err != nil {
-		return err
-	}
-	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "go.mod"), mod, 0o644),
-		os.WriteFile(filepath.Join(dir, "go.sum"), sum, 0o644),
-	)
+	return testmodule.Require(dir, repo, "example.com/shop")
 }
 
 func code(ts *testscript.TestScript, neg bool, args []string) {

@@ -20,6 +20,7 @@ import (
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/internal/sqlctest"
+	"github.com/leasegen/leasegen/internal/testmodule"
 	"github.com/leasegen/leasegen/internal/words"
 )
 
@@ -119,7 +120,7 @@ func match[T any](t *testing.T, blocks []block, entries []T, of func(T) (page, s
 // TestGo puts every Go snippet into a package of one module, generates, vets, and runs those
 // that are statements.
 func TestGo(t *testing.T) {
-	dir := module(t)
+	dir := testmodule.New(t, root, "example.com/shop")
 	support, err := txtar.ParseFile("testdata/support.txtar")
 	if err != nil {
 		t.Fatal(err)
@@ -201,7 +202,7 @@ func TestGo(t *testing.T) {
 	for b := range found {
 		switch {
 		case strings.HasPrefix(b.text, "func Test"):
-			command(t, dir, []string{"TEST_DATABASE_URL=" + pgtest.DB(t)}, "go", "test", "-vet=off", "-ldflags=-w", "./"+b.dir())
+			command(t, dir, []string{"TEST_DATABASE_URL=" + pgtest.DB(t)}, "go", "test", "-count=1", "-vet=off", "-ldflags=-w", "./"+b.dir())
 		case b.page == "docs/generating.md" && strings.Contains(b.text, "func NewBilling"):
 			excerpt(t, b, filepath.Join(dir, orders["docs/generating.md"], "snippet_leasegen.go"))
 		}
@@ -326,31 +327,6 @@ func complete(name, orders, text string) string {
 	}
 	slices.Sort(imports)
 	return "package " + name + "\n\n" + strings.Join(imports, "") + "\n" + text
-}
-
-// module makes an empty module that uses this repository.
-func module(t *testing.T) string {
-	t.Helper()
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	repo, err := filepath.Abs(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	mod = bytes.Replace(mod, []byte("module github.com/leasegen/leasegen"), []byte("module example.com/shop"), 1)
-	write(t, filepath.Join(dir, "go.mod"), fmt.Sprintf("%s\nrequire github.com/leasegen/leasegen v0.0.0\n\nreplace github.com/leasegen/leasegen => %s\n", mod, repo))
-	sum, err := os.ReadFile(filepath.Join(root, "go.sum"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	write(t, filepath.Join(dir, "go.sum"), string(sum))
-	return dir
 }
 
 // generate does what leasegen does with patterns.

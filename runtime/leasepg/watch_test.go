@@ -57,7 +57,7 @@ func TestReconnectsKillNobody(t *testing.T) {
 		pid := query[int](t, pool, firstHolder, id.ID)
 		holder := []string{firstHolder, secondHolder, firstHolder}[kind]
 		exec(t, pool, "SELECT pg_terminate_backend(pid) FROM ("+holder+") h (pid) WHERE pid <> 0", id.ID)
-		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			if state(t, pool, id.ID) != "live" {
 				return false
 			}

@@ -1,0 +1,29 @@
+package testmodule
+
+import (
+	"os"
+	"testing"
+)
+
+// The build cache knows a package by its directory, too: the next run has the same, and runs at the same time have others.
+func TestDirectories(t *testing.T) {
+	made := func() string {
+		t.Helper()
+		dir, err := create("../..", t.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		return dir
+	}
+	first, beside := made(), made()
+	if first == beside {
+		t.Errorf("two tests have %s at once", first)
+	}
+	if err := os.RemoveAll(first); err != nil {
+		t.Fatal(err)
+	}
+	if next := made(); next != first {
+		t.Errorf("the next test has %s, want %s again", next, first)
+	}
+}

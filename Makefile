@@ -28,16 +28,17 @@ MORE_NAMES    := Test($(AGAIN)|$(BOUNDS)|$(CONTROLS)|$(LOADS))
 MORE          := ^$(MORE_NAMES)$$
 MORE_IN        = $(shell grep -rlE --include='*_test.go' '^func $(MORE_NAMES)\b' . | xargs -n1 dirname | sort -u)
 
+SUITE         := ^TestConformance$$
 # How the core meets a backend that misbehaves is shown in memory; make more shows it on the servers, too.
-MISBEHAVING   := ^TestConformance$$/^Misbehaving
+MISBEHAVING   := $(SUITE)/^Misbehaving
 # Two rows of make test: packages whose tests mostly wait for servers, longest first, and then all others; and, one at a time, those that keep
 # cores busy, with as many more as let both rows end together.
 BACKENDS      := ./runtime/leasepg ./runtime/leaseredis
 WAITING       := $(BACKENDS) ./proof ./proof/redis
 BUSY          := ./cmd/leasegen ./generator/... ./internal/snippets ./internal/compared ./runtime/leasetest ./runtime/lease ./runtime/leasemem
-# With the race detector make more runs the runtime and the backends, with their suites. It would see no race in what processes share, nor
-# in the generator, and little in simulations that the suite does not show it.
-RACE          := $(BACKENDS) ./runtime/lease ./runtime/leasemem ./runtime/leasesql/... ./runtime/leasehealth ./runtime/leaseweb \
+# With the race detector make more runs the runtime and the backends; first their suites, which make a machine late for other tests. It
+# would see no race in what processes share, nor in the generator, and little in simulations that the suite does not show it.
+RACE          := ./runtime/lease ./runtime/leasemem ./runtime/leasesql/... ./runtime/leasehealth ./runtime/leaseweb \
   ./runtime/backend/... ./internal/faultproxy ./internal/streamtest ./examples/filebackend
 # Programs that measure leasegen, draw it and build its site, which no user compiles: make more.
 PROGRAMS      := ./proof/failover/... ./proof/pictures
@@ -62,7 +63,7 @@ export LEASEGEN_PG_TEMPLATES := $(CURDIR)/bin/pgdata
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go alone"
 	@echo "make operated     three replicas with probes, metrics and pages, and buttons for what can go wrong, until Ctrl-C (ON=redis)"
-	@echo "make check        what finds most mistakes soon: lint, unit tests, goldens, the suite once on each backend"
+	@echo "make check        what finds most mistakes soon: lint, unit tests, goldens, the rules of the suite once on each backend"
 	@echo "make test         all checks, and each rule of the contract once on each backend, with real PostgreSQL and Redis servers;"
 	@echo "                  how fast it is is measured by the commands below"
 	@echo "make more         all of the runtime and the backends with the race detector; the rules once more, on a cluster, with fewer rights,"
@@ -102,10 +103,12 @@ check: tools
 	@$(MAKE) --no-print-directory -s -j3 --output-sync=target lint unit suite
 
 unit:
-	$(GO) test -vet=off ./generator/... ./runtime/lease ./runtime/backend ./runtime/operate ./internal/faultproxy
+	$(GO) test -vet=off -short ./generator/...
+	$(GO) test -vet=off ./runtime/lease ./runtime/leasemem ./runtime/backend ./runtime/operate ./internal/faultproxy
 
+# Every rule of the contract, and a scenario of each kind.
 suite:
-	$(GO) test -vet=off -run '^TestConformance$$' -skip '$(MISBEHAVING)' ./runtime/leasemem $(BACKENDS)
+	$(GO) test -vet=off -short -run '$(SUITE)' $(BACKENDS)
 
 test: tools
 	@rm -f bin/waiting.log bin/busy.log
@@ -143,7 +146,9 @@ modules:
 
 race: tools
 	@echo "== go test -race: the runtime and the backends"
+	$(call run,race,-race -run '$(SUITE)' $(BACKENDS))
 	$(call run,race,-race -skip '$(MORE)' $(RACE))
+	$(call run,race,-race -skip '$(MORE)|$(SUITE)' $(BACKENDS))
 	@set -e; for m in $(RACED); do (set -x; cd $$m; $(GO) test -race -vet=off -timeout 10m ./...); done
 
 programs:

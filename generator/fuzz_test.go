@@ -23,9 +23,12 @@ import (
 
 // TestWhatIsAcceptedBuilds generates for odd packages, of names, types, keys, tags and files of other
 // platforms drawn at random. A run that reports success has to leave a module that builds, here and with other systems and tags,
-// and each event that is published has to reach its handler as it was. PROOF_ROUNDS has it try more.
+// and each event that is published has to reach its handler as it was. PROOF_ROUNDS has it try more, -short fewer.
 func TestWhatIsAcceptedBuilds(t *testing.T) {
 	n := 60
+	if testing.Short() {
+		n = 15
+	}
 	if rounds, err := strconv.Atoi(os.Getenv("PROOF_ROUNDS")); err == nil {
 		n = max(n, min(10*rounds, 2000))
 	}

@@ -98,7 +98,13 @@ func (f *fleet) start(name string, capacity int, work func(ctx context.Context, 
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context()))
 	p.cancel = cancel
-	go func() { p.ended <- c.Run(ctx) }()
+	go func() {
+		err := c.Run(ctx)
+		for errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			err = c.Run(ctx) // as what runs processes does where a server is too busy when one starts
+		}
+		p.ended <- err
+	}()
 	f.t.Cleanup(func() {
 		p.proxy.Heal()
 		p.stop()

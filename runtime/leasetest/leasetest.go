@@ -53,8 +53,12 @@ type check struct {
 	run  func(t testing.TB, f Factory)
 }
 
-// Run runs the whole suite. Its parts run in parallel, each on a backend of its own.
+// Run runs the whole suite, or, with go test -short, as much of it as RunVariant. Its parts run in parallel, each on a backend of its own.
 func Run(t *testing.T, f Factory) {
+	if testing.Short() {
+		RunVariant(t, f)
+		return
+	}
 	RunSome(t, f, "")
 }
 

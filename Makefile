@@ -148,7 +148,7 @@ race: tools
 	@echo "== go test -race: the runtime and the backends"
 	$(call run,race,-race -run '$(SUITE)' $(BACKENDS))
 	$(call run,race,-race -skip '$(MORE)' $(RACE))
-	$(call run,race,-race -skip '$(MORE)|$(SUITE)' $(BACKENDS))
+	$(call run,race,-race -skip '$(MORE)|$(SUITE)' $(BACKENDS),1)
 	@set -e; for m in $(RACED); do (set -x; cd $$m; $(GO) test -race -vet=off -timeout 10m ./...); done
 
 programs:

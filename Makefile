@@ -26,7 +26,7 @@ CONTROLS      := Mutant[A-Za-z]*|(|Ledger)MutantsAreCaught|SimulationCatchesMuta
 LOADS         := Rebalance|HeldTransaction|Soak
 MORE_NAMES    := Test($(AGAIN)|$(BOUNDS)|$(CONTROLS)|$(LOADS))
 MORE          := ^$(MORE_NAMES)$$
-MORE_IN        = $(shell grep -rlE --include='*_test.go' '^func $(MORE_NAMES)\b' . | xargs -n1 dirname | sort -u)
+MORE_IN        = $(shell grep -rlE --exclude-dir=bin --include='*_test.go' '^func $(MORE_NAMES)\b' . | xargs -n1 dirname | sort -u)
 
 SUITE         := ^TestConformance$$
 # How the core meets a backend that misbehaves is shown in memory; make more shows it on the servers, too.
@@ -69,7 +69,7 @@ help:
 	@echo "make more         all of the runtime and the backends with the race detector; the rules once more, on a cluster, with fewer rights,"
 	@echo "                  over a pooler, with small pools, with another driver; bounds among much data; mutants; other modules, the pages in a"
 	@echo "                  browser among them; programs that measure, draw and build the site; CI runs make test more"
-	@echo "make race         of these the runtime and the backends with the race detector"
+	@echo "make race         the part of make more that has the race detector"
 	@echo "make generate     write generated code again: sqlc's and leasegen's own"
 	@echo "make lint         gofmt, go vet, staticcheck, and the words, links and lengths of pages (internal/words)"
 	@echo "make proof        $(PROOF_ROUNDS) rounds each of SIGKILL and SIGSTOP, rebalancing, a held transaction (PROOF_ROUNDS=n);"

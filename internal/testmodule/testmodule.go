@@ -15,7 +15,8 @@ import (
 const own = "module github.com/leasegen/leasegen\n"
 
 // New makes a module of the given path that uses the clone at repo and requires what that requires. Its directory goes with the test; the
-// next run has one of the same name, so that the build cache knows what is compiled in it.
+// next run has one of the same name, so that the build cache knows what is compiled in it. It is in a hidden folder of the clone, which
+// neither Go nor the tests that read all sources enter.
 func New(t testing.TB, repo, path string) (dir string) {
 	t.Helper()
 	dir, err := create(repo, strings.NewReplacer("/", "-", "\\", "-", ":", "-").Replace(t.Name()))
@@ -42,7 +43,7 @@ func create(repo, name string) (string, error) {
 	if repo, err = filepath.EvalSymlinks(repo); err != nil {
 		return "", err
 	}
-	modules := filepath.Join(repo, "bin", "modules")
+	modules := filepath.Join(repo, "bin", ".modules")
 	if err := os.MkdirAll(modules, 0o755); err != nil {
 		return "", err
 	}

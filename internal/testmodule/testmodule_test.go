@@ -2,6 +2,8 @@ package testmodule
 
 import (
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -17,6 +19,9 @@ func TestDirectories(t *testing.T) {
 		return dir
 	}
 	first, beside := made(), made()
+	if !strings.HasPrefix(filepath.Base(filepath.Dir(first)), ".") {
+		t.Errorf("tests that read all sources enter %s", first)
+	}
 	if first == beside {
 		t.Errorf("two tests have %s at once", first)
 	}

@@ -36,7 +36,7 @@ MISBEHAVING   := $(SUITE)/^Misbehaving
 # cores busy, with as many more as let both rows end together.
 BACKENDS      := ./runtime/leasepg ./runtime/leaseredis
 WAITING       := $(BACKENDS) ./proof ./proof/redis
-BUSY          := ./cmd/leasegen ./generator/... ./internal/snippets ./internal/compared ./runtime/leasetest ./runtime/lease ./runtime/leasemem
+BUSY          := ./cmd/leasegen ./generator/... ./internal/snippets ./internal/compared ./runtime/leasetest
 # With the race detector make more runs the runtime and the backends; first their suites, which make a machine late for other tests. It
 # would see no race in what processes share, nor in the generator, and little in simulations that the suite does not show it.
 RACE          := ./runtime/lease ./runtime/leasemem ./runtime/leasesql/... ./runtime/leasehealth ./runtime/leaseweb \
@@ -59,7 +59,10 @@ export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
 # Where tests keep a new PostgreSQL server's data directory: a copy costs less than another initdb.
 export LEASEGEN_PG_TEMPLATES := $(CURDIR)/bin/pgdata
 
-.PHONY: help demo operated check unit suite test more waiting beside busy again raced race programs modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-growth bench-held compare apps site site-serve clean tools packages
+# Many processes that live for a second: they need not collect a heap of a few megabytes again and again.
+lint generated goldens busy: export GOGC := 400
+
+.PHONY: help demo operated check goldens unit suite test more waiting beside busy again raced race programs modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-growth bench-held compare apps site site-serve clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go alone"
@@ -100,11 +103,14 @@ demo:
 operated:
 	@$(GO) -C examples/operated build -o $(CURDIR)/bin/operated . && bin/operated -on $(or $(ON),postgres)
 
+# Three at once, the longest first.
 check: tools
-	@$(MAKE) --no-print-directory -s -j3 --output-sync=target lint unit suite
+	@SECONDS=0; $(MAKE) --no-print-directory -s -j3 --output-sync=target suite goldens lint unit && echo "== all good: make check took $$SECONDS s"
+
+goldens:
+	$(GO) test -vet=off -short ./generator/...
 
 unit:
-	$(GO) test -vet=off -short ./generator/...
 	$(GO) test -vet=off ./runtime/lease ./runtime/leasemem ./runtime/backend ./runtime/operate ./internal/faultproxy
 
 # Every rule of the contract, and a scenario of each kind.
@@ -130,7 +136,7 @@ waiting:
 	$(call run,waiting,-skip '$(MORE)|$(MISBEHAVING)' $(WAITING) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(WAITING) $(BUSY) $(PROGRAMS) ./internal/words)"))
 
 busy:
-	@echo "== go test: the command, the generator, pages, the runtime and simulations"
+	@echo "== go test: the command, the generator, pages, and simulations"
 	$(call run,busy,-skip '$(MORE)' $(BUSY),1)
 
 raced:
@@ -175,8 +181,8 @@ lint:
 	@echo "== go vet"
 	$(GO) vet ./... && $(GO) vet -tags apps ./cmd/leasegen
 	@echo "== staticcheck"
-	$(GO) run $(STATICCHECK) ./...
-	@set -e; for m in $(MODULES) $(RACED); do (set -x; cd $$m; $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...); done
+	GOBIN=$(CURDIR)/bin $(GO) install $(STATICCHECK) && bin/staticcheck ./...
+	@set -e; for m in $(MODULES) $(RACED); do (set -x; cd $$m; $(GO) vet ./... && $(CURDIR)/bin/staticcheck ./...); done
 	@echo "== words and pages"
 	$(GO) test -count=1 -vet=off ./internal/words
 

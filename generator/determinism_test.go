@@ -51,7 +51,7 @@ func TestDeterministic(t *testing.T) {
 			}
 			continue
 		}
-		if d := cmp.Diff(first.Files, res.Files); d != "" {
+		if d := cmp.Diff(first.Files, res.Files, asText); d != "" {
 			t.Fatalf("run %d with %v differs from the first:\n%s", run, shuffled, d)
 		}
 		if d := cmp.Diff(first.Diags.All(), res.Diags.All()); d != "" {

@@ -26,6 +26,8 @@ const (
 	// waitAgain is the longest time between tries to connect, and waitTold between two log lines about these.
 	waitAgain = 10 * time.Second
 	waitTold  = time.Minute
+	// linkTries is how often a connection begins to wait that is nudged before it is ready. A statement_timeout of the role's ends like a nudge.
+	linkTries = 5
 	// A wait that lasts less was none.
 	waitLeast = 5 * time.Millisecond
 )
@@ -104,7 +106,13 @@ func (w *waiter) link(ctx context.Context) error {
 	if !w.met {
 		steps = append(steps, func(q *leasedb.Queries) error { return q.NudgeBefore(ctx, id) })
 	}
-	if err := w.s.ss.pipeline(ctx, c, steps...); err != nil {
+	// Other sessions may nudge it as soon as it has its lock: that is no reason to connect anew, which may not be possible now.
+	for range linkTries {
+		if err = w.s.ss.pipeline(ctx, c, steps...); code(err) != canceled {
+			break
+		}
+	}
+	if err != nil {
 		closeConn(c)
 		if errors.Is(err, backend.ErrSessionLost) { // the heartbeat connection tells whether it is
 			return errors.New("the connection leads to a server with another history than the session's")

@@ -197,6 +197,23 @@ func TestWaitingTellsOfLife(t *testing.T) {
 	kit.Eventually(t, "it is found dead", func() bool { return state(t, pool, id.ID) == "dead" })
 }
 
+// A nudge that comes while the connection that waits gets ready is answered on the same connection, too.
+func TestNudgedAsItBeginsToWait(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	kit.Join(t, be, grouped, time.Hour)
+	for range 10 {
+		id := kit.Join(t, be, grouped, time.Hour).ID
+		pid, began := 0, time.Now()
+		for pid == 0 && time.Since(began) < kit.Patience(t) { // without a pause: it has the lock for a moment before it is ready
+			pid = query[int](t, pool, secondHolder, id)
+		}
+		exec(t, pool, "SELECT pg_cancel_backend($1)", pid)
+		time.Sleep(100 * time.Millisecond)
+		kit.Equal(t, "process of the server that waits", query[int](t, pool, secondHolder, id), pid)
+	}
+}
+
 // A leader whose lock is gone, and that cannot take another, ends its session by itself after its TTL, however often it is asked
 // for heartbeats: it waits on, and so no other finds it dead.
 func TestLeaderThatCannotComeBackEnds(t *testing.T) {

@@ -29,7 +29,11 @@ func TestDeterministic(t *testing.T) {
 	procs := runtime.GOMAXPROCS(0)
 	defer runtime.GOMAXPROCS(procs)
 	var first *Result
-	for run := range 24 {
+	runs := 24
+	if testing.Short() {
+		runs = 8
+	}
+	for run := range runs {
 		runtime.GOMAXPROCS([]int{1, 8}[run%2])
 		shuffled := slices.Clone(patterns)
 		rand.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })

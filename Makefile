@@ -30,7 +30,7 @@ MORE          := ^$(MORE_NAMES)$$
 MORE_IN        = $(shell grep -rlE --exclude-dir=bin --include='*_test.go' '^func $(MORE_NAMES)\b' . | xargs -n1 dirname | sort -ru)
 
 SUITE         := ^TestConformance$$
-# How the core meets a backend that misbehaves is shown in memory; make more shows it on the servers, too.
+# How the core meets a backend that misbehaves is shown by TestMisbehaviour; make more shows it on each backend, too.
 MISBEHAVING   := $(SUITE)/^Misbehaving
 # Two rows of make test: packages whose tests mostly wait for servers, longest first, and then all others; and, one at a time, those that keep
 # cores busy, with as many more as let both rows end together.
@@ -59,15 +59,17 @@ export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
 # Where tests keep a new PostgreSQL server's data directory: a copy costs less than another initdb.
 export LEASEGEN_PG_TEMPLATES := $(CURDIR)/bin/pgdata
 
-# Many processes that live for a second: they need not collect a heap of a few megabytes again and again.
-lint generated goldens busy: export GOGC := 400
+# Most of their processes live for a second, and need not collect the same few megabytes again and again; large ones collect in time.
+lint generated goldens busy: export GOGC ?= 400
+lint generated goldens busy: export GOMEMLIMIT ?= 2GiB
 
 .PHONY: help demo operated check goldens unit suite test more waiting beside busy again raced race programs modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-growth bench-held compare apps site site-serve clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go alone"
 	@echo "make operated     three replicas with probes, metrics and pages, and buttons for what can go wrong, until Ctrl-C (ON=redis)"
-	@echo "make check        what finds most mistakes soon: lint, unit tests, goldens, the rules of the suite once on each backend"
+	@echo "make check        what finds most mistakes soon: lint, unit tests, goldens, the rules of the suite once on each backend;"
+	@echo "                  with go test -short, which leaves out scenarios, second runs and what takes seconds for one question"
 	@echo "make test         all checks, and each rule of the contract once on each backend, with real PostgreSQL and Redis servers;"
 	@echo "                  how fast it is is measured by the commands below"
 	@echo "make more         all of the runtime and the backends with the race detector; the rules once more, on a cluster, with fewer rights,"
@@ -152,6 +154,7 @@ modules:
 	@set -e; for m in $(MODULES); do (set -x; cd $$m; $(GO) test -count=1 -vet=off -timeout 10m ./...); done
 
 race: tools
+	@rm -f bin/race.log
 	@echo "== go test -race: the runtime and the backends"
 	$(call run,race,-race -run '$(SUITE)' $(BACKENDS))
 	$(call run,race,-race -skip '$(MORE)' $(RACE))

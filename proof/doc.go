@@ -2,7 +2,7 @@
 // a real PostgreSQL server are killed, frozen, cut off and resumed under load, and
 // afterwards the history in the database is checked.
 //
-//	go test ./proof                     a short round of everything, part of make test
+//	go test ./proof                     a short round of everything, in make test and make more
 //	make proof                          100 rounds each of SIGKILL and SIGSTOP
 //	make proof PROOF_ROUNDS=1000        more
 //
@@ -23,7 +23,7 @@
 //
 // Two more of its tests look at what moves and what waits: TestRebalance lets replicas with
 // 1,024 slots join and leave under load, TestHeldTransaction keeps a write transaction open
-// elsewhere, for 10 s in make test and for two minutes in make proof.
+// elsewhere, for 10 s in make more and for two minutes in make proof.
 //
 // How long something may take is judged beside bare requests of the same run (package pace, handover_test.go), so that
 // a machine that is slow or busy does not fail a test.

@@ -42,7 +42,7 @@ func keep(dir, kept string) error {
 	if err := os.MkdirAll(in, 0o755); err != nil {
 		return err
 	}
-	temp, err := os.MkdirTemp(in, "new-")
+	temp, err := os.MkdirTemp(in, ".new-")
 	if err != nil {
 		return err
 	}

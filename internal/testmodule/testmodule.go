@@ -19,8 +19,11 @@ const own = "module github.com/leasegen/leasegen\n"
 // neither Go nor the tests that read all sources enter.
 func New(t testing.TB, repo, path string) (dir string) {
 	t.Helper()
-	dir, err := create(repo, strings.NewReplacer("/", "-", "\\", "-", ":", "-").Replace(t.Name()))
+	in, err := folder(repo)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if dir, err = create(in, strings.NewReplacer("/", "-", "\\", "-", ":", "-").Replace(t.Name())); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -34,8 +37,8 @@ func New(t testing.TB, repo, path string) (dir string) {
 	return dir
 }
 
-// create makes the first directory of that name that is free: tests at the same time, and ones that were killed, may have some.
-func create(repo, name string) (string, error) {
+// folder makes the folder of a clone where modules are.
+func folder(repo string) (string, error) {
 	repo, err := filepath.Abs(repo)
 	if err != nil {
 		return "", err
@@ -43,12 +46,14 @@ func create(repo, name string) (string, error) {
 	if repo, err = filepath.EvalSymlinks(repo); err != nil {
 		return "", err
 	}
-	modules := filepath.Join(repo, "bin", ".modules")
-	if err := os.MkdirAll(modules, 0o755); err != nil {
-		return "", err
-	}
+	in := filepath.Join(repo, "bin", ".modules")
+	return in, os.MkdirAll(in, 0o755)
+}
+
+// create makes the first directory of that name that is free: tests at the same time, and ones that were killed, may have some.
+func create(in, name string) (string, error) {
 	for n := 1; ; n++ {
-		dir := filepath.Join(modules, fmt.Sprintf("%s-%d", name, n))
+		dir := filepath.Join(in, fmt.Sprintf("%s-%d", name, n))
 		if err := os.Mkdir(dir, 0o755); !errors.Is(err, fs.ErrExist) {
 			return dir, err
 		}

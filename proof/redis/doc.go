@@ -2,7 +2,7 @@
 // Cluster: real processes and real servers are killed, frozen, cut off and resumed under
 // load, and afterwards the history of what happened is checked.
 //
-//	go test ./proof/redis          a short round of everything; make test has all but what takes a cluster, which make more has
+//	go test ./proof/redis          a short round of everything; make more has the cluster, the mutants and the fence alone, make test all else
 //	make proof-redis               100 rounds of the cheap faults, fewer of the dear ones
 //	make proof-redis PROOF_ROUNDS=1000   ten times as many
 //

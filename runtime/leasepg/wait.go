@@ -26,8 +26,6 @@ const (
 	// waitAgain is the longest time between tries to connect, and waitTold between two log lines about these.
 	waitAgain = 10 * time.Second
 	waitTold  = time.Minute
-	// linkTries is how often a connection begins to wait that is nudged before it is ready. A statement_timeout of the role's ends like a nudge.
-	linkTries = 5
 	// A wait that lasts less was none.
 	waitLeast = 5 * time.Millisecond
 )
@@ -97,22 +95,7 @@ func (w *waiter) link(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	id := w.s.spec.ID
-	steps := []step{w.s.ss.expect(ctx, id), w.s.guard(ctx), // a standby, whose locks show no session, has no history
-		func(q *leasedb.Queries) error {
-			return q.PrepareWaiting(ctx, leasedb.PrepareWaitingParams{IdleMs: waitIdle.Milliseconds(), LockMs: waitMost.Milliseconds()})
-		},
-		func(q *leasedb.Queries) error { return q.HoldSecond(ctx, id) }}
-	if !w.met {
-		steps = append(steps, func(q *leasedb.Queries) error { return q.NudgeBefore(ctx, id) })
-	}
-	// Other sessions may nudge it as soon as it has its lock: that is no reason to connect anew, which may not be possible now.
-	for range linkTries {
-		if err = w.s.ss.pipeline(ctx, c, steps...); code(err) != canceled {
-			break
-		}
-	}
-	if err != nil {
+	if err := w.ready(ctx, c); err != nil {
 		closeConn(c)
 		if errors.Is(err, backend.ErrSessionLost) { // the heartbeat connection tells whether it is
 			return errors.New("the connection leads to a server with another history than the session's")
@@ -125,6 +108,28 @@ func (w *waiter) link(ctx context.Context) error {
 	w.conn, w.met = c, true
 	w.s.waits.Store(true)
 	return nil
+}
+
+// ready makes a connection one that waits. It has its lock only once the settings are there by which the server ends it with its process.
+func (w *waiter) ready(ctx context.Context, c *pgx.Conn) error {
+	id := w.s.spec.ID
+	err := w.s.ss.pipeline(ctx, c, w.s.ss.expect(ctx, id), w.s.guard(ctx), // a standby, whose locks show no session, has no history
+		func(q *leasedb.Queries) error {
+			return q.PrepareWaiting(ctx, leasedb.PrepareWaitingParams{IdleMs: waitIdle.Milliseconds(), LockMs: waitMost.Milliseconds()})
+		})
+	if err != nil {
+		return err
+	}
+	steps := []step{func(q *leasedb.Queries) error { return q.HoldSecond(ctx, id) }}
+	if !w.met {
+		steps = append(steps, func(q *leasedb.Queries) error { return q.NudgeBefore(ctx, id) })
+	}
+	for {
+		// Others may nudge it as soon as it has its lock. That is no reason to connect anew, which may not be possible now.
+		if err = w.s.ss.pipeline(ctx, c, steps...); code(err) != canceled {
+			return err
+		}
+	}
 }
 
 // drop gives the connection up.

@@ -202,15 +202,33 @@ func TestNudgedAsItBeginsToWait(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
 	kit.Join(t, be, grouped, time.Hour)
+	exec(t, pool, `CREATE FUNCTION nudge_soon(session text) RETURNS int LANGUAGE plpgsql AS $$
+		DECLARE
+			waiting int;
+			give_up timestamptz := clock_timestamp() + interval '1 min';
+		BEGIN
+			WHILE waiting IS NULL AND clock_timestamp() < give_up LOOP
+				SELECT h.pid INTO waiting FROM leasegen.lock_holders(hashtextextended('leasegen.second/' || session, 0)) h;
+			END LOOP;
+			FOR i IN 1..5 LOOP
+				PERFORM pg_cancel_backend(waiting), pg_sleep(0.001);
+			END LOOP;
+			RETURN waiting;
+		END $$`)
+	bare := pace.Beside(t, connecting(pool))
 	for range 10 {
+		began := time.Now()
 		id := kit.Join(t, be, grouped, time.Hour).ID
-		pid, began := 0, time.Now()
-		for pid == 0 && time.Since(began) < kit.Patience(t) { // without a pause: it has the lock for a moment before it is ready
-			pid = query[int](t, pool, secondHolder, id)
-		}
-		exec(t, pool, "SELECT pg_cancel_backend($1)", pid)
+		pid := query[int](t, pool, "SELECT coalesce(nudge_soon($1), 0)", id)
 		time.Sleep(100 * time.Millisecond)
-		kit.Equal(t, "process of the server that waits", query[int](t, pool, secondHolder, id), pid)
+		switch now := query[int](t, pool, secondHolder, id); {
+		case pid == 0:
+			t.Fatal("the session does not wait")
+		case now != pid && bare.BusySince(began):
+			t.Log("another process of the server waits: not judged on a busy machine, where the first may have been idle for too long")
+		case now != pid:
+			t.Errorf("process %d of the server waits, and not %d, which was nudged", now, pid)
+		}
 	}
 }
 

@@ -93,7 +93,7 @@ func (f *fleet) start(name string, capacity int, work func(ctx context.Context, 
 	p.cancel = cancel
 	go func() {
 		err := c.Run(ctx)
-		for errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		for tries := 1; tries < 3 && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && p.observed(opened) == 0; tries++ {
 			f.t.Logf("%s starts again: %v", name, err) // as what runs processes does where a server is too busy when one starts
 			err = c.Run(ctx)
 		}
@@ -164,6 +164,8 @@ func (p *proc) observed(ok func(operate.Observation) bool) (n int) {
 	}
 	return n
 }
+
+func opened(o operate.Observation) bool { s, ok := o.(operate.ObservedSession); return ok && s.Open }
 
 func acquired(o operate.Observation) bool { _, ok := o.(operate.ObservedAcquire); return ok }
 

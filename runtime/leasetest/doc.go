@@ -19,6 +19,8 @@
 // Checks that need a role that the backend's Capabilities lack, or a function that the [Factory] lacks, are skipped. Most scenarios, and [Drain],
 // need Capabilities.Operator. The backend's log has 64 slots or more.
 //
+// With go test -short the suite is as small as [RunVariant]: every rule, and one scenario of each kind.
+//
 // Most of the time the tests wait, so run many at once: go test -parallel 32.
 //
 // That the suite is able to fail is tested too: mutants_test.go breaks a backend in one

@@ -56,6 +56,7 @@ type check struct {
 // Run runs the whole suite, or, with go test -short, as much of it as RunVariant. Its parts run in parallel, each on a backend of its own.
 func Run(t *testing.T, f Factory) {
 	if testing.Short() {
+		t.Log("-short: every rule of the contract, and one scenario of each kind")
 		RunVariant(t, f)
 		return
 	}

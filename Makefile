@@ -59,9 +59,9 @@ export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
 # Where tests keep a new PostgreSQL server's data directory: a copy costs less than another initdb.
 export LEASEGEN_PG_TEMPLATES := $(CURDIR)/bin/pgdata
 
-# Most of their processes live for a second, and need not collect the same few megabytes again and again; large ones collect in time.
-lint generated goldens busy: export GOGC ?= 400
-lint generated goldens busy: export GOMEMLIMIT ?= 2GiB
+# Heaps of a few megabytes need not be collected again and again; large ones are in time. make more tests with Go's own settings.
+lint generated goldens unit suite busy waiting: export GOGC ?= 400
+lint generated goldens unit suite busy waiting: export GOMEMLIMIT ?= 2GiB
 
 .PHONY: help demo operated check goldens unit suite test more waiting beside busy again raced race programs modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-growth bench-held compare apps site site-serve clean tools packages
 

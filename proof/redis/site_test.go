@@ -28,7 +28,7 @@ const (
 )
 
 // rounds is how often a fault is injected: short in make test, and most, or a multiple of it, in
-// make proof-redis, whose PROOF_ROUNDS is a percentage.
+// make proof-redis, whose PROOF_ROUNDS is a percentage: it has as many as make test at least, or mutants go unnoticed.
 func rounds(t *testing.T, short, most int) int {
 	t.Helper()
 	v := os.Getenv("PROOF_ROUNDS")
@@ -39,7 +39,7 @@ func rounds(t *testing.T, short, most int) int {
 	if err != nil || n < 1 {
 		t.Fatalf("PROOF_ROUNDS=%q: want a number from 1", v)
 	}
-	return max(1, most*n/100)
+	return max(short, most*n/100)
 }
 
 // site is a namespace of a server or of a cluster, the sink, and what was published.

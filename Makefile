@@ -36,7 +36,7 @@ MISBEHAVING   := $(SUITE)/^Misbehaving
 # cores busy, with as many more as let both rows end together.
 BACKENDS      := ./runtime/leasepg ./runtime/leaseredis
 WAITING       := $(BACKENDS) ./proof ./proof/redis
-BUSY          := ./cmd/leasegen ./generator/... ./internal/snippets ./internal/compared
+BUSY          := ./cmd/leasegen ./generator/... ./internal/snippets ./internal/compared ./runtime/leasemem
 # With the race detector make more runs the runtime and the backends; first their suites, which make a machine late for other tests. It
 # would see no race in what processes share, nor in the generator, and little in simulations that the suite does not show it.
 RACE          := ./runtime/lease ./runtime/leasemem ./runtime/leasesql/... ./runtime/leasehealth ./runtime/leaseweb \
@@ -68,8 +68,8 @@ lint generated goldens unit suite busy waiting: export GOMEMLIMIT ?= 2GiB
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go alone"
 	@echo "make operated     three replicas with probes, metrics and pages, and buttons for what can go wrong, until Ctrl-C (ON=redis)"
-	@echo "make check        what finds most mistakes soon: lint, unit tests, goldens, the rules of the suite once on each backend;"
-	@echo "                  with go test -short, which leaves out scenarios, second runs and what takes seconds for one question"
+	@echo "make check        what finds most mistakes soon: lint, unit tests, goldens, the suite in memory, and its rules on PostgreSQL and"
+	@echo "                  Redis; goldens and rules with go test -short, which leaves out most scenarios and what is generated twice"
 	@echo "make test         all checks, and each rule of the contract once on each backend, with real PostgreSQL and Redis servers;"
 	@echo "                  how fast it is is measured by the commands below"
 	@echo "make more         all of the runtime and the backends with the race detector; the rules once more, on a cluster, with fewer rights,"
@@ -138,7 +138,7 @@ waiting:
 	$(call run,waiting,-skip '$(MORE)|$(MISBEHAVING)' $(WAITING) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(WAITING) $(BUSY) $(PROGRAMS) ./internal/words)"))
 
 busy:
-	@echo "== go test: the command, the generator, and pages"
+	@echo "== go test: the command, the generator, pages, and the suite in memory"
 	$(call run,busy,-skip '$(MORE)' $(BUSY),1)
 
 raced:

@@ -73,7 +73,7 @@ func TestGolden(t *testing.T) {
 	}
 	t.Run("again", func(t *testing.T) { // written files make no difference
 		if testing.Short() {
-			t.Skip("generates all a second time")
+			t.Skip("-short: it generates everything a second time; make test runs it")
 		}
 		written := slices.DeleteFunc(slices.Clone(goldens), func(g *golden) bool { return g.err != nil || len(g.res.Files) == 0 })
 		generateAll(t, root, written, func(g *golden, res *Result, err error) {
@@ -97,7 +97,7 @@ func TestGolden(t *testing.T) {
 	})
 }
 
-// asText compares the content of files at once, and not byte by byte, which took most of a test's time.
+// asText has cmp compare the content of a file in one step: byte by byte it takes most of a test's time.
 var asText = cmp.Transformer("text", func(content []byte) string { return string(content) })
 
 // generateAll generates for goldens, which share what they load, and hands out what came of each.

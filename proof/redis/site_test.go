@@ -28,7 +28,7 @@ const (
 )
 
 // rounds is how often a fault is injected: short in make test, and most, or a multiple of it, in
-// make proof-redis, whose PROOF_ROUNDS is a percentage: it has as many as make test at least, or mutants go unnoticed.
+// make proof-redis, whose PROOF_ROUNDS is a percentage. It is never fewer than in make test: mutants would go unnoticed.
 func rounds(t *testing.T, short, most int) int {
 	t.Helper()
 	v := os.Getenv("PROOF_ROUNDS")

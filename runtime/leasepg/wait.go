@@ -110,7 +110,8 @@ func (w *waiter) link(ctx context.Context) error {
 	return nil
 }
 
-// ready makes a connection one that waits. It has its lock only once the settings are there by which the server ends it with its process.
+// ready makes a connection one that waits, or gives up when ctx ends. The connection takes its lock only after the settings by which the
+// server ends it with its process: a nudge in one transaction with them would take them back, and leave the lock.
 func (w *waiter) ready(ctx context.Context, c *pgx.Conn) error {
 	id := w.s.spec.ID
 	err := w.s.ss.pipeline(ctx, c, w.s.ss.expect(ctx, id), w.s.guard(ctx), // a standby, whose locks show no session, has no history
@@ -125,7 +126,7 @@ func (w *waiter) ready(ctx context.Context, c *pgx.Conn) error {
 		steps = append(steps, func(q *leasedb.Queries) error { return q.NudgeBefore(ctx, id) })
 	}
 	for {
-		// Others may nudge it as soon as it has its lock. That is no reason to connect anew, which may not be possible now.
+		// Others may nudge it as soon as it has its lock. It stays, since another connection may not be possible now.
 		if err = w.s.ss.pipeline(ctx, c, steps...); code(err) != canceled {
 			return err
 		}

@@ -2,7 +2,6 @@ package leasepg_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -19,11 +18,9 @@ import (
 	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/pgtest"
-	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
-	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // holders of a session's first lock, and of its second one.
@@ -31,12 +28,6 @@ const (
 	firstHolder  = "SELECT backend_pid FROM leasegen.session WHERE id = $1"
 	secondHolder = "SELECT coalesce((SELECT max(pid) FROM leasegen.lock_holders(hashtextextended('leasegen.second/' || $1, 0))), 0)"
 )
-
-// waits reports whether a session has a connection on which it waits.
-func waits(t testing.TB, pool *pgxpool.Pool, id string) bool {
-	t.Helper()
-	return query[int](t, pool, secondHolder, id) != 0
-}
 
 // Sessions that lose a connection come back, and no other takes them for dead: 10,000 times in make proof.
 func TestReconnectsKillNobody(t *testing.T) {
@@ -172,66 +163,6 @@ func TestNetworkResetsKillNobody(t *testing.T) {
 	}
 }
 
-// A session that could not come back for a while, and whose process waits on, is not dead: that it waits is what tells it from one that died.
-func TestWaitingTellsOfLife(t *testing.T) {
-	t.Parallel()
-	be, pool := migrated(t)
-	link := faultproxy.Start(t, pgtest.Shared(t).Addr())
-	far := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), pgtest.Shared(t).Addr(), link.Addr(), 1)),
-		leasepg.WithLogger(slog.New(slog.DiscardHandler)))
-	near := kit.Join(t, be, grouped, time.Hour)
-	id := kit.Join(t, far, grouped, time.Hour)
-	kit.Eventually(t, "both wait", func() bool { return waits(t, pool, id.ID) && waits(t, pool, near.ID) })
-	bare, began := pace.Beside(t, connecting(pool)), time.Now()
-	// New connections are refused, and those that are there stay.
-	link.Refuse(func(request []byte) bool { return strings.Contains(string(request), "user\x00") })
-	exec(t, pool, "SELECT pg_terminate_backend(backend_pid) FROM leasegen.session WHERE id = $1", id.ID)
-	time.Sleep(3 * time.Second)
-	if !lives(t, pool, id.ID, bare, began) {
-		return
-	}
-	link.Refuse(nil)
-	kit.Eventually(t, "it is back", func() bool { return id.Session.Heartbeat(t.Context()) == nil })
-	// One that cannot come back, and does not wait either, is.
-	link.Cut()
-	kit.Eventually(t, "it is found dead", func() bool { return state(t, pool, id.ID) == "dead" })
-}
-
-// A nudge that comes while the connection that waits gets ready is answered on the same connection, too.
-func TestNudgedAsItBeginsToWait(t *testing.T) {
-	t.Parallel()
-	be, pool := migrated(t)
-	kit.Join(t, be, grouped, time.Hour)
-	exec(t, pool, `CREATE FUNCTION nudge_soon(session text) RETURNS int LANGUAGE plpgsql AS $$
-		DECLARE
-			waiting int;
-			give_up timestamptz := clock_timestamp() + interval '1 min';
-		BEGIN
-			WHILE waiting IS NULL AND clock_timestamp() < give_up LOOP
-				SELECT h.pid INTO waiting FROM leasegen.lock_holders(hashtextextended('leasegen.second/' || session, 0)) h;
-			END LOOP;
-			FOR i IN 1..5 LOOP
-				PERFORM pg_cancel_backend(waiting), pg_sleep(0.001);
-			END LOOP;
-			RETURN waiting;
-		END $$`)
-	bare := pace.Beside(t, connecting(pool))
-	for range 10 {
-		began := time.Now()
-		id := kit.Join(t, be, grouped, time.Hour).ID
-		pid := query[int](t, pool, "SELECT coalesce(nudge_soon($1), 0)", id)
-		time.Sleep(100 * time.Millisecond)
-		switch now := query[int](t, pool, secondHolder, id); {
-		case pid == 0:
-			t.Fatal("the session does not wait")
-		case now != pid && bare.BusySince(began):
-			t.Log("another process of the server waits: not judged on a busy machine, where the first may have been idle for too long")
-		case now != pid:
-			t.Errorf("process %d of the server waits, and not %d, which was nudged", now, pid)
-		}
-	}
-}
-
 // A leader whose lock is gone, and that cannot take another, ends its session by itself after its TTL, however often it is asked
 // for heartbeats: it waits on, and so no other finds it dead.
 func TestLeaderThatCannotComeBackEnds(t *testing.T) {
@@ -258,30 +189,6 @@ func TestLeaderThatCannotComeBackEnds(t *testing.T) {
 		_ = session.Heartbeat(ctx)
 		return len(kit.Acting(t, be, next, careful).Acquires(1)) == 1
 	})
-}
-
-// A connection that has the second lock alone is none that waits for others: it does not answer for a session, and is not asked.
-func TestOnlyASharedLockAnswers(t *testing.T) {
-	t.Parallel()
-	be, pool := migrated(t)
-	polling := leasepg.New(pool, leasepg.WithoutWaiting())
-	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(1)))
-	kit.Join(t, be, topical, time.Hour)
-	id := kit.Join(t, polling, topical, time.Hour)
-	looker := kit.Must[*pgxpool.Conn](t)(pool.Acquire(t.Context()))
-	defer looker.Release()
-	_, err := looker.Exec(t.Context(), "SELECT pg_advisory_lock(hashtextextended('leasegen.second/' || $1, 0))", id.ID)
-	kit.OK(t, err)
-	busy := make(chan error, 1)
-	go func() {
-		_, err := looker.Exec(t.Context(), "SELECT pg_sleep(7)")
-		busy <- err
-	}()
-	kit.Equal(t, "how the end of one is found", slices.ContainsFunc(kit.Must[[]operate.MemberStatus](t)(be.Members(t.Context(), topical.Name)),
-		func(m operate.MemberStatus) bool { return m.Session == id.ID && m.Detection == "polling" }), true)
-	leasepg.Abandon(polling, id.ID)
-	kit.Eventually(t, "it is found dead", func() bool { return state(t, pool, id.ID) == "dead" })
-	kit.OK(t, <-busy) // it was not cancelled
 }
 
 // redirected opens a pool whose connections are made by dial.
@@ -354,53 +261,6 @@ func TestPollingNoticesABreak(t *testing.T) {
 	bare.Within(t, "coming back", time.Since(began), time.Second)
 }
 
-// A connection to a standby, or to a server with another history, waits for no session: locks there show none. The log
-// says that the session polls, once.
-func TestWaitsOnNoOtherServer(t *testing.T) {
-	t.Parallel()
-	primary := pgtest.Start(t, pgtest.Config("fsync", "off"))
-	_, pool := migratedAt(t, primary.DB("astray"))
-	standby := primary.Replica(t)
-	var astray atomic.Bool
-	var dialed atomic.Int64
-	var log text
-	be := leasepg.New(redirected(t, pool, func(ctx context.Context, network, addr string) (net.Conn, error) {
-		if astray.Load() {
-			addr = standby.Addr()
-			dialed.Add(1)
-		}
-		return new(net.Dialer).DialContext(ctx, network, addr)
-	}), leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	id, _ := leader(t, be, time.Hour)
-	kit.Eventually(t, "it waits", func() bool { return waits(t, pool, id) })
-	other := open(t, standby.DSN("astray"))
-	for _, server := range []string{"a standby", "another history"} {
-		astray.Store(true)
-		exec(t, pool, "SELECT pg_terminate_backend(("+secondHolder+"))", id)
-		told := func() bool { return strings.Contains(log.String(), "no connection waits") }
-		for began := time.Now(); time.Since(began) < 1500*time.Millisecond || !told() && time.Since(began) < time.Minute; time.Sleep(5 * time.Millisecond) {
-			if waits(t, other, id) && dialed.Load() > 0 {
-				time.Sleep(50 * time.Millisecond) // it is there for a moment
-				kit.Equal(t, "waits on "+server, waits(t, other, id), false)
-			}
-		}
-		kit.Equal(t, "waits", waits(t, pool, id), false)
-		if n := dialed.Swap(0); n == 0 || n > 20 {
-			t.Errorf("%d connections to %s", n, server)
-		}
-		astray.Store(false)
-		kit.Eventually(t, "it waits again", func() bool { return waits(t, pool, id) })
-		if server == "a standby" {
-			standby.Detach(primary)
-			standby.Promote()
-		}
-	}
-	kit.Equal(t, "state", state(t, pool, id), "live")
-	if n := strings.Count(log.String(), "no connection waits"); n != 1 || !strings.Contains(log.String(), "recovery is in progress") {
-		t.Errorf("the log does not say once that the session polls, and why:\n%s", log.String())
-	}
-}
-
 // A watcher that freezes when it is about to bury a session, and goes on, does not judge by what it saw before.
 func TestFrozenWatcherForgets(t *testing.T) {
 	t.Parallel()
@@ -469,35 +329,6 @@ func TestWhoWasCutOffWaits(t *testing.T) {
 	}
 }
 
-// A statement that waits holds no snapshot for longer than a wait lasts, and the server logs no error when it is over.
-func TestWaitingIsQuiet(t *testing.T) {
-	t.Parallel()
-	server := pgtest.Start(t, pgtest.Config("logging_collector", "on"), pgtest.Config("log_directory", "told"),
-		pgtest.Config("log_min_messages", "warning"))
-	be, pool := migratedAt(t, server.DB("quiet"))
-	for range 3 {
-		kit.Join(t, be, grouped, time.Hour)
-	}
-	const waiting = `FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%WaitFor%' AND state = 'active'
-		AND pid <> pg_backend_pid()`
-	kit.Eventually(t, "all wait", func() bool {
-		return query[int](t, pool, "SELECT count(*) "+waiting+" AND wait_event = 'advisory'") == 3
-	})
-	const read = "SELECT string_agg(pg_read_file('told/' || f), '') FROM pg_ls_dir('told') f"
-	before := len(query[string](t, pool, read)) // while they join one may ask for another
-	oldest := 0.0
-	for end := time.Now().Add(13 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		oldest = max(oldest, query[float64](t, pool, "SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0)::float8 "+waiting))
-	}
-	if t.Logf("the oldest statement that waited was %.1f s old", oldest); oldest < 3 || oldest > 6 {
-		t.Errorf("the oldest statement that waited was %.1f s old, want about 5", oldest)
-	}
-	told := query[string](t, pool, read)[before:]
-	if strings.Contains(told, "ERROR") || strings.Contains(told, "deadlock") {
-		t.Errorf("the server logs:\n%s", told)
-	}
-}
-
 // The statement that buries a session looks again whether connections have been ended: the server may count one a moment after it has
 // freed its locks. A process that died is not counted.
 func TestEndsAreLookedAtAgain(t *testing.T) {
@@ -528,28 +359,6 @@ func TestEndsAreLookedAtAgain(t *testing.T) {
 	}
 	kit.Equal(t, "buried by what was seen before", bury(before), 0)
 	kit.Equal(t, "buried", bury(before+1), 1)
-}
-
-// Without a connection to wait on a session polls.
-func TestWithoutWaiting(t *testing.T) {
-	t.Parallel()
-	be, pool := migratedAt(t, pgtest.DB(t), leasepg.WithoutWaiting())
-	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(1)))
-	id := kit.Join(t, be, topical, time.Hour)
-	other := kit.Join(t, be, topical, time.Hour)
-	kit.Equal(t, "waits", waits(t, pool, id.ID), false)
-	detection := func(be *leasepg.Backend) string {
-		return kit.Must[[]operate.MemberStatus](t)(be.Members(t.Context(), topical.Name))[0].Detection
-	}
-	kit.Equal(t, "how the end of one is found", detection(be), "polling")
-	process, dead := part{pool.Config().ConnString(), 10 * time.Minute, topical, 1, false}.start(t)
-	kit.OK(t, process.Kill())
-	kit.Eventually(t, "it is found", func() bool { return state(t, pool, dead) == "dead" })
-	for _, s := range []*kit.Actor{id, other} {
-		if err := s.Session.Heartbeat(t.Context()); errors.Is(err, backend.ErrSessionLost) {
-			t.Error("a session that lives was taken for dead")
-		}
-	}
 }
 
 // signHolder has the sign of a session that comes back.

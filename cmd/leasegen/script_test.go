@@ -55,7 +55,7 @@ func TestScript(t *testing.T) {
 }
 
 // scriptEnv returns where this repository is, and what lets the go command of a script find what is
-// downloaded and built already, without a network.
+// downloaded and built already, without a network. Heaps of its commands are collected as seldom as this process's.
 func scriptEnv(t *testing.T) (repo string, vars []string) {
 	t.Helper()
 	repo, err := filepath.Abs("../..")
@@ -68,7 +68,7 @@ func scriptEnv(t *testing.T) (repo string, vars []string) {
 	}
 	dirs := strings.Split(strings.TrimSpace(string(out)), "\n")
 	return repo, []string{"GOCACHE=" + dirs[0], "GOMODCACHE=" + dirs[1], "GOPATH=" + dirs[2], "ROOT=" + repo,
-		"GOPROXY=off", "GOTOOLCHAIN=local", "GOWORK=off"}
+		"GOPROXY=off", "GOTOOLCHAIN=local", "GOWORK=off", "GOGC=" + os.Getenv("GOGC"), "GOMEMLIMIT=" + os.Getenv("GOMEMLIMIT")}
 }
 
 // module gives dir a go.mod with all that the runtime requires, so that no module has to

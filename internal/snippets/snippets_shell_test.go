@@ -73,7 +73,7 @@ func TestCommands(t *testing.T) {
 		}
 	}
 	// go mod tidy asks for what the tests of dependencies import, too: on a new machine it is in no cache.
-	env := []string{"GONOSUMDB=*", "GOFLAGS=-mod=mod -ldflags=-w", "GOWORK=off"}
+	env := []string{"GONOSUMDB=*", "GOFLAGS=-mod=mod -ldflags=-s", "GOWORK=off"}
 	command(t, dir, env, "go", "mod", "init", "example.com/shop")
 	setUp := 0
 	for _, b := range rest {

@@ -26,7 +26,7 @@ func follow(t *testing.T, env ...string) *newcomer {
 	t.Helper()
 	n := &newcomer{t: t, dir: t.TempDir(), env: env}
 	// The module cache has all that the module needs, because the tests of this repository need it too.
-	n.env = append(n.env, "GONOSUMDB=*", "GOFLAGS=-ldflags=-w", "GOWORK=off")
+	n.env = append(n.env, "GONOSUMDB=*", "GOFLAGS=-ldflags=-s", "GOWORK=off")
 	return n
 }
 

@@ -34,7 +34,8 @@ import (
 var shared = childproc.Shared{Package: "pgtest"}
 
 var server = childproc.Once(&shared, func() (*Server, error) {
-	return Launch(Config("max_connections", "500"), Config("fsync", "off"), lasting)
+	// PL/pgSQL is loaded once, not by each connection.
+	return Launch(Config("max_connections", "500"), Config("fsync", "off"), Config("shared_preload_libraries", "plpgsql"), lasting)
 })
 
 // lasting: the server outlasts the tests, and so do connections that make databases. Starting one costs as much as what it does.

@@ -191,7 +191,10 @@ func (s *Server) postgres() (*exec.Cmd, error) {
 	for _, c := range append([]string{"listen_addresses=127.0.0.1", "fsync=on", "dynamic_shared_memory_type=mmap"}, s.config...) {
 		args = append(args, "-c", c)
 	}
-	return s.command("postgres", args...), nil
+	cmd := s.command("postgres", args...)
+	// Else each connection looks up the functions of libraries anew.
+	cmd.Env = append(cmd.Env, "LD_BIND_NOW=1")
+	return cmd, nil
 }
 
 func (s *Server) ready() bool {

@@ -193,7 +193,7 @@ func (h *history) lookAtDead(t *testing.T) {
 		seq, err := strconv.ParseInt(l.Headers["seq"], 10, 64)
 		key := fmt.Sprint(l.Topic, " ", seq)
 		handled := h.topics[l.Topic] != nil && h.topics[l.Topic].first[seq] != ""
-		if h.site.blames && strings.HasPrefix(l.Reason, "the process died ") {
+		if strings.HasPrefix(l.Reason, "the process died ") {
 			h.blamed++
 			if !handled { // between its effect and its commit
 				h.dead[key] = true

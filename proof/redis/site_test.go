@@ -54,8 +54,6 @@ type site struct {
 	elects int
 	// lanes: handlers fail, so that keys wait and others do not.
 	lanes bool
-	// blames: owners are killed so often that a message can be taken for what kills them.
-	blames bool
 
 	gate sync.RWMutex // held by who does not want anything to be published
 
@@ -290,6 +288,10 @@ func (s *site) close(t *testing.T, f *fleet.Fleet, fault string, n int, begin ti
 	printTable(t, r)
 	if n := r.violations(s); n > 0 {
 		t.Errorf("%s: the history is wrong: %+v\n%s", fault, r.verdict, s.history.examples())
+	}
+	// A message is blamed after so many owners died over it, one after the other, each of which another took over from.
+	if blamed := s.history.blamed; blamed*attempts > r.takeovers {
+		t.Errorf("%s: %d messages were blamed after %d takeovers from crashed owners, want %d for each", fault, blamed, r.takeovers, attempts)
 	}
 	return r
 }

@@ -24,7 +24,7 @@ type history struct {
 	deadTook time.Duration   // to read them
 	dead     map[string]bool // topic and number
 	badly    []string        // dead letters that should not be
-	blamed   int             // dead letters of messages that owners were killed over
+	blamed   int             // dead letters of messages that owners died over
 	mutant   bool            // such dead letters are a loss to be found, not a failure of the test
 }
 
@@ -209,10 +209,10 @@ func (h *history) lookAtDead(t *testing.T) {
 
 // verdict is what the history shows.
 type verdict struct {
-	published, unsure, effects, dead, lost, twice, again, undone, stale, disorder, doubled, refused int64
+	published, unsure, effects, dead, blamed, lost, twice, again, undone, stale, disorder, doubled, refused int64
 }
 
-// violations counts what must not be.
+// violations counts what the history of effects shows that must not be.
 func (v verdict) violations(s *site) int64 {
 	n := v.twice + v.disorder + v.doubled
 	if !s.losesMessages {
@@ -248,6 +248,7 @@ func (h *history) verdict(t *testing.T) verdict {
 			v.dead++
 		}
 	}
+	v.blamed = int64(h.blamed)
 	v.lost = v.published - handled - v.dead
 	switch {
 	case h.mutant:
@@ -269,6 +270,15 @@ type row struct {
 	takeovers, fence int
 	took             time.Duration
 	verdict
+}
+
+// violations counts what must not be. A message is blamed after so many owners died over it, one after the other, and each was taken over from.
+func (r row) violations(s *site) int64 {
+	n := r.verdict.violations(s)
+	if r.blamed*attempts > int64(r.takeovers) {
+		n += r.blamed
+	}
+	return n
 }
 
 func printTable(t *testing.T, rows ...row) {

@@ -46,3 +46,17 @@ func TestLossIsJudged(t *testing.T) {
 		t.Errorf("%+v, want 3 published, 2 unsure, 1 lost", v)
 	}
 }
+
+// Messages are blamed for deaths that were, and for no others.
+func TestBlameIsJudged(t *testing.T) {
+	for blamed, takeovers := range map[int64]int{0: 0, 1: attempts, 2: 3 * attempts} {
+		if n := (row{takeovers: takeovers, verdict: verdict{blamed: blamed}}).violations(&site{}); n != 0 {
+			t.Errorf("%d blamed after %d takeovers: %d violations, want none", blamed, takeovers, n)
+		}
+	}
+	for blamed, takeovers := range map[int64]int{1: attempts - 1, 2: 2*attempts - 1} {
+		if n := (row{takeovers: takeovers, verdict: verdict{blamed: blamed}}).violations(&site{}); n != blamed {
+			t.Errorf("%d blamed after %d takeovers: %d violations, want %d", blamed, takeovers, n, blamed)
+		}
+	}
+}

@@ -287,11 +287,7 @@ func (s *site) close(t *testing.T, f *fleet.Fleet, fault string, n int, begin ti
 	r := row{fault, n, f.Count(fleet.TakenOver), f.Count(fleet.Is("fenced")), time.Since(begin), s.history.verdict(t)}
 	printTable(t, r)
 	if n := r.violations(s); n > 0 {
-		t.Errorf("%s: the history is wrong: %+v\n%s", fault, r.verdict, s.history.examples())
-	}
-	// A message is blamed after so many owners died over it, one after the other, each of which another took over from.
-	if blamed := s.history.blamed; blamed*attempts > r.takeovers {
-		t.Errorf("%s: %d messages were blamed after %d takeovers from crashed owners, want %d for each", fault, blamed, r.takeovers, attempts)
+		t.Errorf("%s: the history is wrong, with %d takeovers: %+v\n%s", fault, r.takeovers, r.verdict, s.history.examples())
 	}
 	return r
 }

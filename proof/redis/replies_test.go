@@ -139,15 +139,19 @@ func restarted(f *fleet.Fleet, p *fleet.Process, how syscall.Signal) time.Durati
 type steps struct {
 	names map[string]string // of scripts, by SHA-1
 
+	began time.Time
+
 	mu     sync.Mutex
 	hits   map[string]int
-	seen   map[string]int
+	seen   map[string]int // in how many seconds
+	last   map[string]int // the last of these, from 1
 	missed map[string]int // waited for in vain
 }
 
 func newSteps(t *testing.T) *steps {
 	t.Helper()
-	s := &steps{names: map[string]string{}, hits: map[string]int{"close": 0, "release": 0}, seen: map[string]int{}, missed: map[string]int{}}
+	s := &steps{names: map[string]string{}, began: time.Now(), hits: map[string]int{"close": 0, "release": 0},
+		seen: map[string]int{}, last: map[string]int{}, missed: map[string]int{}}
 	// Scripts are called by the sum of their text, which is made as script.go makes it.
 	dir := filepath.Join("..", "..", "runtime", "leaseredis")
 	list, err := os.ReadFile(filepath.Join(dir, "scripts.go"))
@@ -202,7 +206,10 @@ func (s *steps) watch(request []byte) bool {
 	defer s.mu.Unlock()
 	for _, name := range found {
 		s.hits[name] += 0
-		s.seen[name]++
+		if now := s.seconds() + 1; s.last[name] != now {
+			s.last[name] = now
+			s.seen[name]++
+		}
 	}
 	return false
 }
@@ -215,7 +222,7 @@ func (s *steps) next(n int) string {
 	var tries int // of each of them
 	for name, hits := range s.hits {
 		missed := s.missed[name]
-		if hits >= n || missed >= 3+n/10 && s.seen[name] < often*n {
+		if hits >= n || missed >= 3+n/10 && !s.often(name) {
 			continue
 		}
 		if len(least) == 0 || hits+missed < tries {
@@ -243,15 +250,18 @@ func (s *steps) count(name string) {
 	s.hits[name]++
 }
 
-// often says that a step is one that replicas make all the time, not once in a while.
-const often = 50
+// seconds is how long steps have been watched.
+func (s *steps) seconds() int { return int(time.Since(s.began) / time.Second) }
+
+// often reports whether replicas make a step all the time, not once in a while, and not many at once then. Its caller holds the lock.
+func (s *steps) often(name string) bool { return 2*s.seen[name] >= s.seconds() }
 
 // short is how many hits the step lacks, of those made often, that was hit least.
 func (s *steps) short(n int) (lacks int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, hits := range s.hits {
-		if s.seen[name] >= often*n {
+		if s.often(name) {
 			lacks = max(lacks, n-hits)
 		}
 	}

@@ -98,7 +98,6 @@ func atEachStep(t *testing.T, fault string, n int, kill bool) {
 			}
 		}
 	}
-	lacks := steps.short(n) // while the rest is handled, steps are seen that are not tried any more
 	for i := range f.Replicas {
 		proxies[i].DropReply(steps.watch)
 		revive(i)
@@ -109,8 +108,8 @@ func atEachStep(t *testing.T, fault string, n int, kill bool) {
 	if steps.total() == 0 {
 		t.Errorf("%s: no step was hit", fault)
 	}
-	if lacks > 0 && pace.Long() {
-		t.Errorf("%s: of a kind of request that is made often, %d of %d were hit: %s", fault, n-lacks, n, steps)
+	if lacks := steps.short(n); lacks > 0 && pace.Long() {
+		t.Errorf("%s: of a kind of request that is always made, %d of %d were hit: %s", fault, n-lacks, n, steps)
 	}
 	if !kill && r.unsure > r.published/10 {
 		t.Errorf("%s: %d of %d publications ended with an error, though only replies were lost", fault, r.unsure, r.published)
@@ -139,19 +138,14 @@ func restarted(f *fleet.Fleet, p *fleet.Process, how syscall.Signal) time.Durati
 type steps struct {
 	names map[string]string // of scripts, by SHA-1
 
-	began time.Time
-
 	mu     sync.Mutex
 	hits   map[string]int
-	seen   map[string]int // in how many seconds
-	last   map[string]int // the last of these, from 1
 	missed map[string]int // waited for in vain
 }
 
 func newSteps(t *testing.T) *steps {
 	t.Helper()
-	s := &steps{names: map[string]string{}, began: time.Now(), hits: map[string]int{"close": 0, "release": 0},
-		seen: map[string]int{}, last: map[string]int{}, missed: map[string]int{}}
+	s := &steps{names: map[string]string{}, hits: map[string]int{"close": 0, "release": 0}, missed: map[string]int{}}
 	// Scripts are called by the sum of their text, which is made as script.go makes it.
 	dir := filepath.Join("..", "..", "runtime", "leaseredis")
 	list, err := os.ReadFile(filepath.Join(dir, "scripts.go"))
@@ -206,10 +200,6 @@ func (s *steps) watch(request []byte) bool {
 	defer s.mu.Unlock()
 	for _, name := range found {
 		s.hits[name] += 0
-		if now := s.seconds() + 1; s.last[name] != now {
-			s.last[name] = now
-			s.seen[name]++
-		}
 	}
 	return false
 }
@@ -222,7 +212,7 @@ func (s *steps) next(n int) string {
 	var tries int // of each of them
 	for name, hits := range s.hits {
 		missed := s.missed[name]
-		if hits >= n || missed >= 3+n/10 && !s.often(name) {
+		if hits >= n || missed >= 3+n/10 && !slices.Contains(always(), name) {
 			continue
 		}
 		if len(least) == 0 || hits+missed < tries {
@@ -250,20 +240,17 @@ func (s *steps) count(name string) {
 	s.hits[name]++
 }
 
-// seconds is how long steps have been watched.
-func (s *steps) seconds() int { return int(time.Since(s.began) / time.Second) }
+// always are the steps that a replica makes when it starts, or all the time; the others it makes once in a while.
+func always() []string {
+	return []string{"acquire", "attach", "commit", "feed", "fetchparked", "heartbeat", "open", "register", "ring", "shape", "survey", "xrange", "xrevrange"}
+}
 
-// often reports whether replicas make a step all the time, not once in a while, and not many at once then. Its caller holds the lock.
-func (s *steps) often(name string) bool { return 2*s.seen[name] >= s.seconds() }
-
-// short is how many hits the step lacks, of those made often, that was hit least.
+// short is how many hits the step lacks, of those that are always made, that was hit least.
 func (s *steps) short(n int) (lacks int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for name, hits := range s.hits {
-		if s.often(name) {
-			lacks = max(lacks, n-hits)
-		}
+	for _, name := range always() {
+		lacks = max(lacks, n-s.hits[name])
 	}
 	return lacks
 }

@@ -3,6 +3,8 @@ package redisproof
 import (
 	"strings"
 	"testing"
+
+	"github.com/leasegen/leasegen/internal/fleet"
 )
 
 // The checks themselves: each kind of wrong history is found, and a right one is not.
@@ -47,16 +49,29 @@ func TestLossIsJudged(t *testing.T) {
 	}
 }
 
-// Messages are blamed for deaths that were, and for no others.
+// A message is blamed for deaths that were, of owners of its own topic.
 func TestBlameIsJudged(t *testing.T) {
-	for blamed, takeovers := range map[int64]int{0: 0, 1: attempts, 2: 3 * attempts} {
-		if n := (row{takeovers: takeovers, verdict: verdict{blamed: blamed}}).violations(&site{}); n != 0 {
-			t.Errorf("%d blamed after %d takeovers: %d violations, want none", blamed, takeovers, n)
-		}
+	takeover := func(topic string) fleet.Event {
+		return fleet.Event{What: "acquired", Resource: topic, Detail: "crashed"}
 	}
-	for blamed, takeovers := range map[int64]int{1: attempts - 1, 2: 2*attempts - 1} {
-		if n := (row{takeovers: takeovers, verdict: verdict{blamed: blamed}}).violations(&site{}); n != blamed {
-			t.Errorf("%d blamed after %d takeovers: %d violations, want %d", blamed, takeovers, n, blamed)
+	var events []fleet.Event
+	for range deaths {
+		events = append(events, takeover("a"), takeover("b"))
+	}
+	events = append(events, takeover("b"), fleet.Event{What: "acquired", Resource: "b"}, fleet.Event{What: "lost", Resource: "b"})
+	for _, c := range []struct {
+		blamed map[string]int
+		want   int64
+	}{
+		{nil, 0},
+		{map[string]int{"a": 1, "b": 1}, 0},
+		{map[string]int{"b": 2}, 1},
+		{map[string]int{"c": 1}, 1},
+		{map[string]int{"a": 3, "c": 1}, 3},
+	} {
+		h := history{blamed: c.blamed}
+		if v := (verdict{blamedWrongly: h.blamedWrongly(events)}); v.violations(&site{}) != c.want {
+			t.Errorf("%v: %+v, want %d violations", c.blamed, v, c.want)
 		}
 	}
 }

@@ -84,7 +84,8 @@ func atEachStep(t *testing.T, fault string, n int, kill bool) {
 			return true
 		})
 		// Sessions are opened when a replica starts, closed when it ends, leases released when another starts.
-		if within(hit, 300*time.Millisecond) || within(hit, restarted(f, p, syscall.SIGKILL)) || within(hit, restarted(f, other, syscall.SIGKILL)) || within(hit, restarted(f, p, syscall.SIGTERM)) {
+		if within(hit, 300*time.Millisecond) || within(hit, restarted(f, p, syscall.SIGKILL)) ||
+			within(hit, restarted(f, other, syscall.SIGKILL)) || within(hit, restarted(f, p, syscall.SIGTERM)) {
 			steps.count(step)
 		} else {
 			proxies[i].DropReply(steps.watch)
@@ -109,7 +110,7 @@ func atEachStep(t *testing.T, fault string, n int, kill bool) {
 		t.Errorf("%s: no step was hit", fault)
 	}
 	if lacks := steps.short(n); lacks > 0 && pace.Long() {
-		t.Errorf("%s: of a kind of request that is always made, %d of %d were hit: %s", fault, n-lacks, n, steps)
+		t.Errorf("%s: a kind of request that is always made was hit %d of %d times: %s", fault, n-lacks, n, steps)
 	}
 	if !kill && r.unsure > r.published/10 {
 		t.Errorf("%s: %d of %d publications ended with an error, though only replies were lost", fault, r.unsure, r.published)
@@ -167,6 +168,12 @@ func newSteps(t *testing.T) *steps {
 		}
 		sum := sha1.Sum([]byte(src))
 		s.names[hex.EncodeToString(sum[:])] = parts[0]
+	}
+	known := slices.AppendSeq([]string{"xrange", "xrevrange"}, maps.Values(s.names))
+	for _, name := range always() {
+		if !slices.Contains(known, name) {
+			t.Fatalf("leaseredis has no script %s, which a replica always calls", name)
+		}
 	}
 	return s
 }
@@ -240,12 +247,12 @@ func (s *steps) count(name string) {
 	s.hits[name]++
 }
 
-// always are the steps that a replica makes when it starts, or all the time; the others it makes once in a while.
+// always are the steps that a replica makes when it starts, or all the time. It makes the others once in a while.
 func always() []string {
 	return []string{"acquire", "attach", "commit", "feed", "fetchparked", "heartbeat", "open", "register", "ring", "shape", "survey", "xrange", "xrevrange"}
 }
 
-// short is how many hits the step lacks, of those that are always made, that was hit least.
+// short counts the hits that are missing where fewest were made, among the steps that are always made.
 func (s *steps) short(n int) (lacks int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -285,9 +285,10 @@ func (s *site) close(t *testing.T, f *fleet.Fleet, fault string, n int, begin ti
 	f.Stop()
 	s.history.catchUp(t)
 	r := row{fault, n, f.Count(fleet.TakenOver), f.Count(fleet.Is("fenced")), time.Since(begin), s.history.verdict(t)}
+	r.blamedWrongly = s.history.blamedWrongly(f.Events(0))
 	printTable(t, r)
 	if n := r.violations(s); n > 0 {
-		t.Errorf("%s: the history is wrong, with %d takeovers: %+v\n%s", fault, r.takeovers, r.verdict, s.history.examples())
+		t.Errorf("%s: the history is wrong: %+v\n%s", fault, r.verdict, s.history.examples())
 	}
 	return r
 }

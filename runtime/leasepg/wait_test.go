@@ -39,7 +39,7 @@ func TestWaitingTellsOfLife(t *testing.T) {
 	id := kit.Join(t, far, grouped, time.Hour)
 	kit.Eventually(t, "both wait", func() bool { return waits(t, pool, id.ID) && waits(t, pool, near.ID) })
 	bare, began := pace.Beside(t, connecting(pool)), time.Now()
-	// New connections are refused, and those that are there stay.
+	// The link refuses new connections and keeps those that it has.
 	link.Refuse(func(request []byte) bool { return strings.Contains(string(request), "user\x00") })
 	exec(t, pool, "SELECT pg_terminate_backend(backend_pid) FROM leasegen.session WHERE id = $1", id.ID)
 	time.Sleep(3 * time.Second)
@@ -53,8 +53,8 @@ func TestWaitingTellsOfLife(t *testing.T) {
 	kit.Eventually(t, "it is found dead", func() bool { return state(t, pool, id.ID) == "dead" })
 }
 
-// beginsToWait makes a function of the database that returns the process of the server that waits for a session, as soon as it has the
-// session's second lock, after so many nudges; NULL if there is none within a minute.
+// beginsToWait makes a function of the database. It looks for the process of the server that waits for a session, nudges it so many times as
+// soon as it has the session's second lock, and returns it; or NULL, if a minute passes without one.
 func beginsToWait(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
 	exec(t, pool, `CREATE FUNCTION begins_to_wait(session text, nudges int) RETURNS int LANGUAGE plpgsql AS $$

@@ -104,12 +104,12 @@ func TestLostAsItBeginsToWait(t *testing.T) {
 	be, pool := migrated(t)
 	kit.Join(t, be, grouped, time.Hour)
 	beginsToWait(t, pool)
-	for range 5 {
+	for nudges := range 5 {
 		link := faultproxy.Start(t, pgtest.Shared(t).Addr())
 		far := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), pgtest.Shared(t).Addr(), link.Addr(), 1)),
 			leasepg.WithLogger(slog.New(slog.DiscardHandler)))
 		id := kit.Join(t, far, grouped, time.Hour).ID
-		pid := query[int](t, pool, "SELECT begins_to_wait($1, 0)", id)
+		pid := query[int](t, pool, "SELECT begins_to_wait($1, $2)", id, nudges)
 		link.BlackHole()
 		exec(t, pool, "SELECT pg_cancel_backend($1)", pid)
 		kit.Eventually(t, "the server has ended the connection", func() bool { return query[int](t, pool, secondHolder, id) != pid })

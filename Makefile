@@ -62,8 +62,6 @@ export LEASEGEN_PG_TEMPLATES := $(CURDIR)/bin/pgdata
 # Heaps of a few megabytes need not be collected again and again; large ones are in time. make more tests with Go's own settings.
 lint generated goldens unit suite busy waiting: export GOGC ?= 400
 lint generated goldens unit suite busy waiting: export GOMEMLIMIT ?= 2GiB
-# Programs without a debugger's symbols are linked in half of the time; a panic prints the same.
-lint generated goldens unit suite busy waiting: export GOFLAGS ?= -ldflags=-s
 
 .PHONY: help demo operated check goldens unit suite test more waiting beside busy again raced race programs modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-growth bench-held compare apps site site-serve clean tools packages
 

@@ -192,8 +192,9 @@ func (s *Server) postgres() (*exec.Cmd, error) {
 		args = append(args, "-c", c)
 	}
 	cmd := s.command("postgres", args...)
-	// Else each connection looks up the functions of libraries anew.
-	cmd.Env = append(cmd.Env, "LD_BIND_NOW=1")
+	if !s.disk { // as users have it, each connection looks up the functions of libraries anew
+		cmd.Env = append(cmd.Env, "LD_BIND_NOW=1")
+	}
 	return cmd, nil
 }
 

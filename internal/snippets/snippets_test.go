@@ -193,7 +193,7 @@ func TestGo(t *testing.T) {
 		show()
 	}
 	env := []string{"ADMIN_URL=" + pgtest.DB(t), "REDIS_ADDR=" + redistest.Shared(t).Addr()}
-	out := command(t, dir, env, "go", "run", "-ldflags=-s", ".")
+	out := command(t, dir, env, "go", "run", ".")
 	for _, name := range runs {
 		if !strings.Contains(out, "ran "+name+"\n") {
 			t.Errorf("%s has not run:\n%s", name, out)
@@ -202,7 +202,7 @@ func TestGo(t *testing.T) {
 	for b := range found {
 		switch {
 		case strings.HasPrefix(b.text, "func Test"):
-			command(t, dir, []string{"TEST_DATABASE_URL=" + pgtest.DB(t)}, "go", "test", "-count=1", "-vet=off", "-ldflags=-s", "./"+b.dir())
+			command(t, dir, []string{"TEST_DATABASE_URL=" + pgtest.DB(t)}, "go", "test", "-count=1", "-vet=off", "./"+b.dir())
 		case b.page == "docs/generating.md" && strings.Contains(b.text, "func NewBilling"):
 			excerpt(t, b, filepath.Join(dir, orders["docs/generating.md"], "snippet_leasegen.go"))
 		}

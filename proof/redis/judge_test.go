@@ -1,10 +1,11 @@
 package redisproof
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
-	"github.com/leasegen/leasegen/internal/fleet"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // The checks themselves: each kind of wrong history is found, and a right one is not.
@@ -49,29 +50,47 @@ func TestLossIsJudged(t *testing.T) {
 	}
 }
 
-// A message is blamed for deaths that were, of owners of its own topic.
-func TestBlameIsJudged(t *testing.T) {
-	takeover := func(topic string) fleet.Event {
-		return fleet.Event{What: "acquired", Resource: topic, Detail: "crashed"}
+// A dead letter is one of a poisoned message that was tried as often as it may be, or of one over which as many owners died.
+func TestDeadLettersAreJudged(t *testing.T) {
+	letter := func(seq, attempts int, reason string) operate.DeadLetterInfo {
+		return operate.DeadLetterInfo{Topic: "a", MessageID: fmt.Sprint(seq, "-0"), Attempts: attempts, Reason: reason, Headers: map[string]string{"seq": fmt.Sprint(seq)}}
 	}
-	var events []fleet.Event
-	for range deaths {
-		events = append(events, takeover("a"), takeover("b"))
+	blamed := func(seq, deaths int) operate.DeadLetterInfo {
+		return letter(seq, 1, fmt.Sprintf("the process died %d times while handling this message, the last time alone", deaths))
 	}
-	events = append(events, takeover("b"), fleet.Event{What: "acquired", Resource: "b"}, fleet.Event{What: "lost", Resource: "b"})
+	failed, sound := letter(poisonAt, attempts, "as it was told"), letter(poisonAt+1, attempts, "as it was told")
 	for _, c := range []struct {
-		blamed map[string]int
-		want   int64
+		name       string
+		lines      string
+		letters    []operate.DeadLetterInfo
+		dead, want int64
 	}{
-		{nil, 0},
-		{map[string]int{"a": 1, "b": 1}, 0},
-		{map[string]int{"b": 2}, 1},
-		{map[string]int{"c": 1}, 1},
-		{map[string]int{"a": 3, "c": 1}, 3},
+		{"none", "", nil, 0, 0},
+		{"of a poisoned message", "", []operate.DeadLetterInfo{failed}, 1, 0},
+		{"tried too seldom", "", []operate.DeadLetterInfo{letter(poisonAt, attempts-1, "as it was told")}, 1, 1},
+		{"two of one message", "", []operate.DeadLetterInfo{failed, failed}, 1, 1},
+		{"of a message with an effect", "effect a 50 10 50-0 x", []operate.DeadLetterInfo{failed}, 0, 1},
+		{"of a message that does not fail", "", []operate.DeadLetterInfo{sound}, 1, 1},
+		{"blamed", "begin c1 a 10 7-0|begin c2 a 11 7-0|begin c3 a 12 7-0", []operate.DeadLetterInfo{blamed(7, 3)}, 1, 0},
+		{"blamed, with an effect", "effect a 7 10 7-0 x|begin c1 a 10 7-0|begin c2 a 11 7-0|begin c3 a 12 7-0", []operate.DeadLetterInfo{blamed(7, 3)}, 0, 0},
+		{"blamed too soon", "begin c1 a 10 7-0|begin c2 a 11 7-0|begin c3 a 12 7-0", []operate.DeadLetterInfo{blamed(7, 2)}, 1, 1},
+		{"blamed for one owner's marks", "begin c1 a 10 7-0|begin c2 a 10 7-0|begin c3 a 10 7-0", []operate.DeadLetterInfo{blamed(7, 3)}, 1, 1},
+		{"blamed for another message's owners", "begin c1 a 10 7-0|begin c2 a 11 8-0|begin c3 a 12 7-0", []operate.DeadLetterInfo{blamed(7, 3)}, 1, 1},
+		{"blamed for another topic's owners", "begin c1 a 10 7-0|begin c2 b 11 7-0|begin c3 a 12 7-0", []operate.DeadLetterInfo{blamed(7, 3)}, 1, 1},
+		{"blamed for owners that marked none", "begin c1 a 10|begin c2 a 11|begin c3 a 12", []operate.DeadLetterInfo{blamed(7, 3)}, 1, 1},
 	} {
-		h := history{blamed: c.blamed}
-		if v := (verdict{blamedWrongly: h.blamedWrongly(events)}); v.violations(&site{}) != c.want {
-			t.Errorf("%v: %+v, want %d violations", c.blamed, v, c.want)
+		s := &site{lanes: true, topics: map[string]*published{"a": {last: 100}}}
+		h := newHistory(s)
+		for _, l := range strings.Split(c.lines, "|") {
+			if l != "" {
+				h.judge(t, l)
+			}
+		}
+		h.judgeDead(c.letters)
+		v := h.verdict(t)
+		v.lost = 0 // most of the hundred
+		if v.dead != c.dead || v.violations(s) != c.want {
+			t.Errorf("%s: %+v, want %d dead and %d violations: %s", c.name, v, c.dead, c.want, h.examples())
 		}
 	}
 }

@@ -221,7 +221,7 @@ func (r *recorder) Commit(ctx context.Context, session, consumer string, progres
 	token := fmt.Sprintf("%016x", rand.Uint64())
 	lines := make([]any, len(progress))
 	for i, p := range progress {
-		lines[i] = line("begin", token, p.Resource, p.Epoch)
+		lines[i] = line("begin", token, p.Resource, p.Epoch, p.Mark)
 	}
 	// Written even when the session is over: these lines tell the truth, and have no effect.
 	if err := r.sink.append(lines...); err != nil {

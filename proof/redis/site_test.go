@@ -263,6 +263,7 @@ func (s *site) quiet(t *testing.T, patience time.Duration) (done int64, ok bool)
 	last := int64(-1)
 	for since := time.Now(); time.Since(since) < patience; time.Sleep(50 * time.Millisecond) {
 		s.history.catchUp(t)
+		s.history.lookAtDead(t)
 		v := s.history.verdict(t)
 		if done = v.published - v.lost; v.lost <= 0 {
 			return done, true
@@ -283,10 +284,12 @@ func (s *site) close(t *testing.T, f *fleet.Fleet, fault string, n int, begin ti
 		s.drained(t)
 	}
 	f.Stop()
-	s.history.catchUp(t)
+	eventually(t, "the dead letters can be read", func() bool { return s.history.readDead(t) == nil })
 	r := row{fault, n, f.Count(fleet.TakenOver), f.Count(fleet.Is("fenced")), time.Since(begin), s.history.verdict(t)}
-	r.blamedWrongly = s.history.blamedWrongly(f.Events(0))
 	printTable(t, r)
+	if s.history.blamed > 0 {
+		t.Logf("%s: %d messages were blamed for their owners' deaths", fault, s.history.blamed)
+	}
 	if n := r.violations(s); n > 0 {
 		t.Errorf("%s: the history is wrong: %+v\n%s", fault, r.verdict, s.history.examples())
 	}

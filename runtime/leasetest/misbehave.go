@@ -274,6 +274,21 @@ func (t *tally) add(op string) {
 	}
 }
 
+// besides returns how many calls there were, but for those of one operation.
+func (t *tally) besides(op string) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := 0
+	for o, by := range t.calls {
+		for _, calls := range by {
+			if o != op {
+				n += calls
+			}
+		}
+	}
+	return n
+}
+
 // most returns the highest rate of one kind of calls, per second, over so many seconds.
 func (t *tally) most(seconds int) (rate int, op string) {
 	t.mu.Lock()

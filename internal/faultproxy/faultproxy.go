@@ -60,6 +60,7 @@ func (g *gate) unshut() {
 // drop waits for the one request whose reply is to be lost.
 type drop struct {
 	match func(request []byte) bool
+	do    func()
 	done  chan struct{}
 }
 
@@ -152,7 +153,12 @@ func (p *Proxy) Delay(d time.Duration) {
 // acted and the client cannot know. A request is what the client sent in one piece.
 // The channel is closed once it has happened; a client that gives up before does not count.
 func (p *Proxy) DropReply(match func(request []byte) bool) <-chan struct{} {
-	d := &drop{match: match, done: make(chan struct{})}
+	return p.AtReply(match, func() {})
+}
+
+// AtReply is a DropReply that calls do when the reply comes, before the connection is reset. It is not to use the proxy.
+func (p *Proxy) AtReply(match func(request []byte) bool, do func()) <-chan struct{} {
+	d := &drop{match: match, do: do, done: make(chan struct{})}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.drop = d
@@ -270,6 +276,7 @@ func (p *Proxy) reply(l *link, _ []byte) bool {
 	if l.lose == nil {
 		return true
 	}
+	l.lose.do()
 	close(l.lose.done)
 	l.lose = nil
 	return false

@@ -194,10 +194,14 @@ func TestDropReply(t *testing.T) {
 	addr, received := server(t)
 	p := faultproxy.Start(t, addr)
 	c, other := dial(t, p.Addr()), dial(t, p.Addr())
-	dropped := p.DropReply(func(b []byte) bool { return bytes.Contains(b, []byte("commit")) })
+	var acted atomic.Int64 // lines that the server had received when the reply came
+	dropped := p.AtReply(func(b []byte) bool { return bytes.Contains(b, []byte("commit")) }, func() { acted.Store(int64(received.Load())) })
 	mustAnswer(t, c, "begin", "1\n")
 	if got, err := c.ask("commit", long); err == nil || timedOut(err) {
 		t.Fatalf("the reply came through, or nothing did: %q, %v", got, err)
+	}
+	if n := acted.Load(); n != 2 {
+		t.Errorf("the client knows, and the server had received %d lines, want 2", n)
 	}
 	<-dropped
 	if n := received.Load(); n != 2 {

@@ -71,17 +71,15 @@ func atEachStep(t *testing.T, fault string, n int, kill bool) {
 		}
 		i := rand.IntN(len(proxies))
 		p, other := f.Replicas[i], f.Replicas[(i+1)%len(proxies)]
-		hit := proxies[i].DropReply(func(request []byte) bool {
+		hit := proxies[i].AtReply(func(request []byte) bool {
 			steps.watch(request)
-			if !slices.Contains(steps.in(request), step) {
-				return false
-			}
+			return slices.Contains(steps.in(request), step)
+		}, func() {
 			if kill {
 				pid := int64(p.PID())
 				_ = syscall.Kill(int(pid), syscall.SIGKILL)
 				killed[i].Store(pid)
 			}
-			return true
 		})
 		// Sessions are opened when a replica starts, closed when it ends, leases released when another starts.
 		if within(hit, 300*time.Millisecond) || restart(t, f, p, syscall.SIGKILL, hit) ||
@@ -135,7 +133,7 @@ func restart(t *testing.T, f *fleet.Fleet, p *fleet.Process, how syscall.Signal,
 	f.Restart(p)
 	session := func(e fleet.Event) bool { return e.What == "session" && e.Replica == p.Name }
 	for deadline := time.Now().Add(patience); !within(hit, 10*time.Millisecond); {
-		if i, _ := f.Find(from, session); i >= 0 || p.Gone() { // a replica that was killed before the reply came is no hit
+		if i, _ := f.Find(from, session); i >= 0 || p.Gone() { // a late reply to what was waited for before has killed it
 			return within(hit, ttl/2)
 		}
 		if time.Now().After(deadline) {

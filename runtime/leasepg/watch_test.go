@@ -432,7 +432,7 @@ func TestWhoWasCutOffPassesOn(t *testing.T) {
 	exec(t, pool, "SELECT pg_cancel_backend(pid) FROM ("+secondHolder+") h (pid)", first.ID) // it has just looked
 	time.Sleep(100 * time.Millisecond)
 	last.link.Cut()
-	bare, died := pace.Beside(t, pool.Ping), time.Now()
+	bare, died := pace.Beside(t, connecting(pool)), time.Now()
 	kit.Eventually(t, "it is found dead", func() bool { return state(t, pool, last.ID) == "dead" })
 	// The one that was cut off judges after ten seconds, the one before it looks every five.
 	bare.Within(t, "finding it dead", time.Since(died), 3*time.Second)

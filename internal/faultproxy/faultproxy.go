@@ -156,7 +156,7 @@ func (p *Proxy) DropReply(match func(request []byte) bool) <-chan struct{} {
 	return p.AtReply(match, func() {})
 }
 
-// AtReply is a DropReply that calls do when the reply comes, before the connection is reset. It is not to use the proxy.
+// AtReply is DropReply, and calls do when the reply comes, before it resets the connection. The proxy is locked then: do must not call it.
 func (p *Proxy) AtReply(match func(request []byte) bool, do func()) <-chan struct{} {
 	d := &drop{match: match, do: do, done: make(chan struct{})}
 	p.mu.Lock()

@@ -208,8 +208,8 @@ func (h *history) readDead(t *testing.T) error {
 // deaths is how many owners die over a message, one after the other, before it is blamed.
 const deaths = 3
 
-// judgeDead tells dead letters that should be from those that should not: a poisoned message is handled so many times, and never with
-// success; another is blamed for the deaths of its owners, each of which had marked it.
+// judgeDead checks every dead letter. A poisoned message becomes one after its last attempt, and has no effect. Any other message
+// becomes one only when its owners died over it, and each of them had marked it before.
 func (h *history) judgeDead(letters []operate.DeadLetterInfo) {
 	h.dead, h.badly, h.blamed = map[string]bool{}, nil, 0
 	seen := map[string]bool{}

@@ -133,7 +133,7 @@ func restart(t *testing.T, f *fleet.Fleet, p *fleet.Process, how syscall.Signal,
 	f.Restart(p)
 	session := func(e fleet.Event) bool { return e.What == "session" && e.Replica == p.Name }
 	for deadline := time.Now().Add(patience); !within(hit, 10*time.Millisecond); {
-		if i, _ := f.Find(from, session); i >= 0 || p.Gone() { // a late reply to what was waited for before has killed it
+		if i, _ := f.Find(from, session); i >= 0 || p.Gone() { // the late reply to an earlier step's request has killed it
 			return within(hit, ttl/2)
 		}
 		if time.Now().After(deadline) {
@@ -261,8 +261,8 @@ func (s *steps) count(name string) {
 	s.hits[name]++
 }
 
-// wanted is how many of n hits each step must get that a replica makes when it starts, or all the time. That it closes its session
-// when it ends, and gives leases back when another starts, is often overtaken by what else is done to it. It makes the others once in a while.
+// wanted returns how many of n hits each step must get: all of them where a replica makes it at every start, or all the time; one where
+// a kill may come first, as when it closes its session or gives leases back. Other steps are rare, and need none.
 func wanted(n int) map[string]int {
 	w := map[string]int{"close": 1, "release": 1}
 	for _, name := range []string{"acquire", "attach", "commit", "feed", "fetchparked", "heartbeat", "open", "register", "ring", "shape", "survey", "xrange"} {

@@ -113,12 +113,8 @@ func TestSlowHandlers(t *testing.T) {
 		}
 	}
 	f := startFleet(t, names(s.settings, 3)...)
-	s.drained(t)
-	f.Stop()
-	s.history.catchUp(t)
-	r := row{fmt.Sprintf("handlers take %v, ttl %v", s.settings.Slow, s.settings.TTL), each, f.Count(fleet.TakenOver), f.Count(fleet.Is("fenced")), time.Since(begin), s.history.verdict(t)}
-	printTable(t, r)
-	if r.effects != each || r.violations(s) > 0 || r.takeovers > 0 || f.Count(fleet.Is("lost")) > 0 {
+	r := s.close(t, f, fmt.Sprintf("handlers take %v, ttl %v", s.settings.Slow, s.settings.TTL), each, begin)
+	if r.effects != each || r.takeovers > 0 || f.Count(fleet.Is("lost")) > 0 {
 		t.Errorf("%d effects of %d messages, %d leases lost, %d taken over: %+v", r.effects, each, f.Count(fleet.Is("lost")), r.takeovers, r.verdict)
 	}
 }

@@ -39,7 +39,7 @@ func TestWaitingTellsOfLife(t *testing.T) {
 	id := kit.Join(t, far, grouped, time.Hour)
 	kit.Eventually(t, "both wait", func() bool { return waits(t, pool, id.ID) && waits(t, pool, near.ID) })
 	bare, began := pace.Beside(t, connecting(pool)), time.Now()
-	// The link refuses new connections and keeps those that it has.
+	// The link refuses new connections. Those that are open stay so.
 	link.Refuse(func(request []byte) bool { return strings.Contains(string(request), "user\x00") })
 	exec(t, pool, "SELECT pg_terminate_backend(backend_pid) FROM leasegen.session WHERE id = $1", id.ID)
 	time.Sleep(3 * time.Second)
@@ -105,23 +105,33 @@ func TestLostAsItBeginsToWait(t *testing.T) {
 	kit.Join(t, be, grouped, time.Hour)
 	beginsToWait(t, pool)
 	for nudges := range 5 {
-		link := faultproxy.Start(t, pgtest.Shared(t).Addr())
-		far := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), pgtest.Shared(t).Addr(), link.Addr(), 1)),
-			leasepg.WithLogger(slog.New(slog.DiscardHandler)))
-		id := kit.Join(t, far, grouped, time.Hour).ID
-		exec(t, pool, "SELECT begins_to_wait($1, $2)", id, nudges)
-		link.BlackHole()
-		asked := 0
-		kit.Eventually(t, "the server has ended the connection", func() bool {
-			pid := query[int](t, pool, secondHolder, id)
-			if pid != 0 && pid != asked { // another one if it was replaced before the host was lost
-				exec(t, pool, "SELECT pg_cancel_backend($1)", pid)
-				asked = pid
-			}
-			return pid == 0
-		})
-		link.Cut()
+		kit.Eventually(t, "a host is lost while a connection waits for it", func() bool { return loseWaiting(t, pool, nudges) })
 	}
+}
+
+// loseWaiting loses a host after so many nudges, and waits until the server has ended the connection that waits for it. It reports false
+// where no connection waited when the host was lost: one was just being replaced.
+func loseWaiting(t *testing.T, pool *pgxpool.Pool, nudges int) bool {
+	t.Helper()
+	link := faultproxy.Start(t, pgtest.Shared(t).Addr())
+	far := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), pgtest.Shared(t).Addr(), link.Addr(), 1)),
+		leasepg.WithLogger(slog.New(slog.DiscardHandler)))
+	id := kit.Join(t, far, grouped, time.Hour).ID
+	if query[int](t, pool, "SELECT coalesce(begins_to_wait($1, $2), 0)", id, nudges) == 0 {
+		t.Fatal("no connection waits for the session")
+	}
+	link.BlackHole()
+	defer link.Cut()
+	asked := 0
+	kit.Eventually(t, "the server has ended the connection", func() bool {
+		pid := query[int](t, pool, secondHolder, id)
+		if pid != 0 && pid != asked { // another one if it was replaced before the host was lost
+			exec(t, pool, "SELECT pg_cancel_backend($1)", pid)
+			asked = pid
+		}
+		return pid == 0
+	})
+	return asked != 0
 }
 
 // A connection that has the second lock alone is none that waits for others: it does not answer for a session, and is not asked.

@@ -97,7 +97,7 @@ func Listen(target string) (*Proxy, error) {
 // Addr is the host:port that clients connect to.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Cut resets all connections, and every new one at once, until Heal.
+// Cut resets all connections, and every new one at once and without the target, until Heal.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -193,6 +193,13 @@ func (p *Proxy) accept() {
 }
 
 func (p *Proxy) serve(client net.Conn) {
+	p.mu.Lock()
+	cut := p.cut
+	p.mu.Unlock()
+	if cut { // the target does not hear of it
+		reset(client)
+		return
+	}
 	server, err := net.Dial("tcp", p.target)
 	if err != nil {
 		reset(client)

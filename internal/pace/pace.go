@@ -54,7 +54,7 @@ type Bare struct {
 }
 
 // Beside makes one bare request after the other until Stop, at the latest until the test ends. It rests for a few milliseconds in
-// between, and for longer after one that took long: it is no load itself.
+// between, and for longer after one that took long: it is no load itself, even where a request is a connection to PostgreSQL.
 func Beside(t testing.TB, request func(context.Context) error) *Bare {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -96,7 +96,7 @@ func (b *Bare) note() (rest time.Duration) {
 	if took > busy {
 		b.busy = now
 	}
-	rest = min(max(pause, took), pauseMost)
+	rest = min(max(pause, 4*took), pauseMost)
 	b.began = now.Add(rest)
 	return rest
 }

@@ -192,8 +192,8 @@ func (s *Server) postgres() (*exec.Cmd, error) {
 		args = append(args, "-c", c)
 	}
 	cmd := s.command("postgres", args...)
-	if !s.disk { // as users have it, each connection looks up the functions of libraries anew
-		cmd.Env = append(cmd.Env, "LD_BIND_NOW=1")
+	if !s.disk { // as users have it, each connection looks up the functions of libraries anew, and gives memory back between statements
+		cmd.Env = append(cmd.Env, "LD_BIND_NOW=1", "MALLOC_TRIM_THRESHOLD_=67108864", "MALLOC_TOP_PAD_=1048576", "MALLOC_MMAP_THRESHOLD_=33554432")
 	}
 	return cmd, nil
 }

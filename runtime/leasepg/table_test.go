@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/tabletest"
 	"github.com/leasegen/leasegen/internal/tabletest/leasedb"
 	"github.com/leasegen/leasegen/runtime/backend"
@@ -506,7 +507,7 @@ func overtaken(t *testing.T, insert, change string) []int64 {
 // twice, and causes come before effects.
 func TestTableTorture(t *testing.T) {
 	be, pool := withTable(t)
-	writing, stop := context.WithTimeout(t.Context(), 4*time.Second)
+	writing, stop := context.WithTimeout(t.Context(), time.Duration(pace.Rounds(2, 20))*time.Second)
 	defer stop()
 	w := &rowWriters{}
 	writers := open(t, pool.Config().ConnString()+"&pool_max_conns=16")

@@ -35,7 +35,7 @@ func TestReconnectsKillNobody(t *testing.T) {
 	be, pool := migratedAt(t, pgtest.Start(t, pgtest.Config("fsync", "off")).DB("reconnects"), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
 	bare := pace.Beside(t, connecting(pool))
 	const sessions = 16
-	rounds := pace.Rounds(15*sessions, 10_000)
+	rounds := pace.Rounds(10*sessions, 10_000)
 	var left, judged, dead, notCounted atomic.Int64
 	left.Store(int64(rounds))
 	join := func() *kit.Actor {
@@ -48,7 +48,7 @@ func TestReconnectsKillNobody(t *testing.T) {
 		pid := query[int](t, pool, firstHolder, id.ID)
 		holder := []string{firstHolder, secondHolder, firstHolder}[kind]
 		exec(t, pool, "SELECT pg_terminate_backend(pid) FROM ("+holder+") h (pid) WHERE pid <> 0", id.ID)
-		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(40 * time.Millisecond) {
 			if state(t, pool, id.ID) != "live" {
 				return false
 			}

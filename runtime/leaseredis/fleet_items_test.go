@@ -123,7 +123,7 @@ func TestNoKeyspaceNotifications(t *testing.T) {
 func TestStreamsOfLostProcessesGoOn(t *testing.T) {
 	t.Parallel()
 	const streams, processes, room = 2000, 10, 250
-	f := newFleet(t, redistest.Shared(t))
+	f := newFleet(t, redistest.Start(t)) // not the one that tests with a short TTL share: their heartbeats waited seconds behind its scripts
 	f.publish(1, names(streams)...)
 	release := make(chan struct{})
 	var all []*proc
@@ -340,15 +340,26 @@ func slowIsNotDead(t *testing.T, ttl time.Duration) (lost int) {
 		all = append(all, p)
 	}
 	all = append(all, f.start("c", slow, work, brief))
+	reasons := map[string]int{}
 	losses := func() (n int) {
+		clear(reasons)
 		for _, p := range all {
-			n += p.observed(func(o operate.Observation) bool { _, ok := o.(operate.ObservedLoss); return ok })
+			n += p.observed(func(o operate.Observation) bool {
+				loss, ok := o.(operate.ObservedLoss)
+				if ok {
+					reasons[p.name+": "+loss.Reason]++
+				}
+				return ok
+			})
 		}
 		return n
 	}
 	f.eventually("all are done, or a lease is lost", func() bool { return f.done() == slow || losses() > 0 })
 	if lost = losses(); lost == 0 && calls.Load() != slow {
 		t.Errorf("%d calls for %d items", calls.Load(), slow)
+	}
+	if lost > 0 {
+		t.Logf("leases were lost, by process and reason: %v", reasons)
 	}
 	f.exclusive()
 	return lost

@@ -36,7 +36,7 @@ MISBEHAVING   := $(SUITE)/^Misbehaving
 # cores busy, with as many more as let both rows end together.
 BACKENDS      := ./runtime/leasepg ./runtime/leaseredis
 WAITING       := $(BACKENDS) ./proof ./proof/redis
-BUSY          := ./cmd/leasegen ./generator/... ./internal/snippets ./internal/compared ./runtime/leasemem ./runtime/lease ./runtime/leasetest
+BUSY          := ./cmd/leasegen ./generator/... ./internal/snippets ./internal/compared ./runtime/leasemem ./runtime/leasetest
 # With the race detector make more runs the runtime and the backends; first their suites, which make a machine late for other tests. It
 # would see no race in what processes share, nor in the generator, and little in simulations that the suite does not show it.
 RACE          := ./runtime/lease ./runtime/leasemem ./runtime/leasesql/... ./runtime/leasehealth ./runtime/leaseweb \

@@ -97,7 +97,7 @@ func Listen(target string) (*Proxy, error) {
 // Addr is the host:port that clients connect to.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Cut resets all connections, and every new one at once and without the target, until Heal.
+// Cut resets all connections, and every new one at once, until Heal. The target does not hear of new ones.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -196,7 +196,7 @@ func (p *Proxy) serve(client net.Conn) {
 	p.mu.Lock()
 	cut := p.cut
 	p.mu.Unlock()
-	if cut { // the target does not hear of it
+	if cut {
 		reset(client)
 		return
 	}

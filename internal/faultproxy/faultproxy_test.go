@@ -108,6 +108,29 @@ func TestCut(t *testing.T) {
 	mustAnswer(t, dial(t, p.Addr()), "d", "2\n")
 }
 
+// A server makes something of every connection, PostgreSQL a process: a link that is cut must not bring it any.
+func TestCutLinksReachNoTarget(t *testing.T) {
+	target, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer target.Close()
+	p := faultproxy.Start(t, target.Addr().String())
+	p.Cut()
+	for range 10 {
+		if c, err := tryDial(t, p.Addr()); err == nil {
+			if _, err = c.ask("a", long); err == nil || timedOut(err) {
+				t.Fatalf("a connection made while cut: error %v, want a reset", err)
+			}
+		}
+	}
+	_ = target.(*net.TCPListener).SetDeadline(time.Now().Add(100 * time.Millisecond)) // one that was made waits already
+	if c, err := target.Accept(); err == nil {
+		c.Close()
+		t.Error("a connection made while cut reached the target")
+	}
+}
+
 func TestBlackHole(t *testing.T) {
 	addr, received := server(t)
 	p := faultproxy.Start(t, addr)

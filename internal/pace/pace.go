@@ -53,8 +53,8 @@ type Bare struct {
 	busy    time.Time // when the last one that took so long had ended; zero: none has
 }
 
-// Beside makes one bare request after the other until Stop, at the latest until the test ends. It rests for a few milliseconds in
-// between, and for longer after one that took long: it is no load itself, even where a request is a connection to PostgreSQL.
+// Beside makes one bare request after the other until Stop, at the latest until the test ends. In between it
+// rests four times as long as the last one took, within 5 and 50 ms: it is little load itself, also where each is a new connection.
 func Beside(t testing.TB, request func(context.Context) error) *Bare {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -192,7 +192,9 @@ func (s *Server) postgres() (*exec.Cmd, error) {
 		args = append(args, "-c", c)
 	}
 	cmd := s.command("postgres", args...)
-	if !s.disk { // as users have it, each connection looks up the functions of libraries anew, and gives memory back between statements
+	// A server that is measured runs as users have it. Connections to the others cost less: they find the functions of libraries looked
+	// up, and keep up to 64 MiB that they have freed, in place of giving it back between statements.
+	if !s.disk {
 		cmd.Env = append(cmd.Env, "LD_BIND_NOW=1", "MALLOC_TRIM_THRESHOLD_=67108864", "MALLOC_TOP_PAD_=1048576", "MALLOC_MMAP_THRESHOLD_=33554432")
 	}
 	return cmd, nil

@@ -249,20 +249,26 @@ func reader(t *testing.T, be *leasepg.Backend, c backend.ConsumerInfo, resources
 	}
 }
 
-// torture lets writers and readers loose on a database for some time, and until enough was written
-// to say something on a slow machine.
-func torture(t *testing.T, be *leasepg.Backend, pool *pgxpool.Pool, took time.Duration, readers map[string]func(r *reading) func() int) map[string]verdict {
+// writingFor is the time of writers: so long, and until enough was written to say something on a slow machine, at most five minutes.
+func writingFor(t *testing.T, long time.Duration, enough func() bool) (context.Context, context.CancelFunc) {
 	t.Helper()
-	writing, stop := context.WithCancel(t.Context())
-	defer stop()
-	var c chronicle
+	ctx, stop := context.WithCancel(t.Context())
 	began := time.Now()
-	time.AfterFunc(took, func() {
-		for c.next.Load() < tortureLeast && time.Since(began) < 5*time.Minute {
+	time.AfterFunc(long, func() {
+		for ctx.Err() == nil && !enough() && time.Since(began) < 5*time.Minute {
 			time.Sleep(10 * time.Millisecond)
 		}
 		stop()
 	})
+	return ctx, stop
+}
+
+// torture lets writers and readers loose on a database for some time, and until enough was written.
+func torture(t *testing.T, be *leasepg.Backend, pool *pgxpool.Pool, took time.Duration, readers map[string]func(r *reading) func() int) map[string]verdict {
+	t.Helper()
+	var c chronicle
+	writing, stop := writingFor(t, took, func() bool { return c.next.Load() >= tortureLeast })
+	defer stop()
 	all := map[string]*reading{}
 	var reads sync.WaitGroup
 	for name, start := range readers {

@@ -39,7 +39,7 @@ func TestWaitingTellsOfLife(t *testing.T) {
 	id := kit.Join(t, far, grouped, time.Hour)
 	kit.Eventually(t, "both wait", func() bool { return waits(t, pool, id.ID) && waits(t, pool, near.ID) })
 	bare, began := pace.Beside(t, connecting(pool)), time.Now()
-	// The link refuses new connections. Those that are open stay so.
+	// The link refuses new connections; open ones stay open.
 	link.Refuse(func(request []byte) bool { return strings.Contains(string(request), "user\x00") })
 	exec(t, pool, "SELECT pg_terminate_backend(backend_pid) FROM leasegen.session WHERE id = $1", id.ID)
 	time.Sleep(3 * time.Second)

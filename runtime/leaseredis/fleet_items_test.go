@@ -123,7 +123,7 @@ func TestNoKeyspaceNotifications(t *testing.T) {
 func TestStreamsOfLostProcessesGoOn(t *testing.T) {
 	t.Parallel()
 	const streams, processes, room = 2000, 10, 250
-	f := newFleet(t, redistest.Start(t)) // not the one that tests with a short TTL share: their heartbeats waited seconds behind its scripts
+	f := newFleet(t, redistest.Shared(t))
 	f.publish(1, names(streams)...)
 	release := make(chan struct{})
 	var all []*proc

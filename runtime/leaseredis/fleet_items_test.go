@@ -308,7 +308,7 @@ func TestSlowIsNotDead(t *testing.T) {
 			return
 		}
 		t.Logf("%d leases were lost at a TTL of %v", lost, ttl)
-		if ttl > 5*time.Second {
+		if ttl > 10*time.Second {
 			t.Fatal("no time is long enough for slow owners to keep what they have")
 		}
 	}
@@ -316,7 +316,7 @@ func TestSlowIsNotDead(t *testing.T) {
 
 // slowIsNotDead returns how many leases were lost. If there are none, each item was handled by one call.
 func slowIsNotDead(t *testing.T, ttl time.Duration) (lost int) {
-	f := newFleet(t, redistest.Shared(t))
+	f := newFleet(t, redistest.Start(t)) // heartbeats wait behind the commands of no other test
 	const slow = 10 // streams
 	f.publish(1, names(slow)...)
 	brief := func(s *lease.Spec) { s.TTL = ttl }

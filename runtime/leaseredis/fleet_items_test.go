@@ -316,7 +316,8 @@ func TestSlowIsNotDead(t *testing.T) {
 
 // slowIsNotDead returns how many leases were lost. If there are none, each item was handled by one call.
 func slowIsNotDead(t *testing.T, ttl time.Duration) (lost int) {
-	f := newFleet(t, redistest.Start(t)) // heartbeats wait behind the commands of no other test
+	// On a server of its own, heartbeats do not wait behind the commands of other tests.
+	f := newFleet(t, redistest.Start(t))
 	const slow = 10 // streams
 	f.publish(1, names(slow)...)
 	brief := func(s *lease.Spec) { s.TTL = ttl }

@@ -189,10 +189,11 @@ func TestKilledProcess(t *testing.T) {
 		w := watchedOn(t, redistest.Shared(t))
 		info := topical
 		info.Grace = grace
-		be := on(w.c, w.namespace)
+		var seen sights
+		be := on(through(t, redistest.Shared(t).Addr(), seen.open), w.namespace)
 		hinted(t, be)
 		kit.OK(t, be.Register(t.Context(), info, kit.Topics(100)))
-		w.join(be, info, time.Hour)
+		witness := w.join(be, info, time.Hour)
 		successor := w.join(be, info, time.Hour)
 		ttl := 10 * time.Minute
 		if grace > 0 {
@@ -200,7 +201,8 @@ func TestKilledProcess(t *testing.T) {
 		}
 		process, dead := part{[]string{redistest.Shared(t).Addr()}, false, w.namespace, ttl, info, 100}.start(t)
 		w.linked(dead)
-		time.Sleep(time.Second) // it is not only killed in its first moment
+		w.sees(&seen, witness.ID, dead)
+		w.sees(&seen, successor.ID, dead)
 		kit.Equal(t, "a living process is dead", w.dead(dead), false)
 		expires := w.c.ZScore(t.Context(), w.key(0, "sessions"), dead).Val()
 		bare := pace.Beside(t, func(ctx context.Context) error { return w.c.Exists(ctx, w.key(0, "meta")).Err() })
@@ -228,7 +230,10 @@ func TestKilledProcessOnCluster(t *testing.T) {
 		t.Skip("it starts six servers")
 	}
 	cluster := redistest.StartCluster(t)
-	w := &watched{t, cluster.Client(t), redistest.Namespace(t), 8}
+	var seen sights
+	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs(), Dialer: changing(seen.open)})
+	t.Cleanup(func() { c.Close() })
+	w := &watched{t, c, redistest.Namespace(t), 8}
 	be := on(w.c, w.namespace, leaseredis.WithLogger(discard))
 	hinted(t, be)
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(100)))
@@ -239,7 +244,7 @@ func TestKilledProcessOnCluster(t *testing.T) {
 	for round := range 2 {
 		process, dead := p.start(t)
 		w.linked(dead)
-		time.Sleep(time.Second) // it is not only killed in its first moment
+		w.sees(&seen, successor.ID, dead)
 		if round == 1 {
 			// A note on the server before is no proof on the one that took its place, until it is noted there.
 			before := map[int]string{}
@@ -260,7 +265,7 @@ func TestKilledProcessOnCluster(t *testing.T) {
 				return true
 			})
 			w.linked(successor.ID)
-			time.Sleep(time.Second)
+			w.sees(&seen, successor.ID, dead)
 			kit.Equal(t, "a living process is dead", w.dead(dead) || w.dead(successor.ID), false)
 			time.Sleep(ttl / 3) // so long a process that was cut off itself does not judge
 		}
@@ -336,9 +341,10 @@ func TestASlowReconnectIsNoDeath(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
 	w := watchedOn(t, s)
-	be := on(w.c, w.namespace, leaseredis.WithLogger(discard))
+	var seen sights
+	be := on(through(t, s.Addr(), seen.open), w.namespace, leaseredis.WithLogger(discard))
 	hinted(t, be)
-	w.join(be, grouped, time.Minute)
+	near := w.join(be, grouped, time.Minute)
 	var slow atomic.Bool
 	c := redis.NewClient(&redis.Options{Addr: s.Addr(), Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if slow.Load() {
@@ -349,7 +355,7 @@ func TestASlowReconnectIsNoDeath(t *testing.T) {
 	t.Cleanup(func() { c.Close() })
 	far := w.join(on(c, w.namespace, leaseredis.WithLogger(discard)), grouped, time.Minute)
 	kit.OK(t, far.Session.Heartbeat(t.Context()))
-	time.Sleep(2 * watchEvery) // it is watched
+	w.sees(&seen, near.ID, far.ID)
 	slow.Store(true)
 	before := w.conn(0, far.ID)
 	killConn(t, s.Client(t), before)
@@ -362,20 +368,17 @@ func TestAProcessIsGivenTheTimeToReconnect(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
 	w := watchedOn(t, s)
+	var seen sights
 	slow := func(addr string) *leaseredis.Backend {
-		c := redis.NewClient(&redis.Options{Addr: addr, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			time.Sleep(300 * time.Millisecond)
-			return (&net.Dialer{}).DialContext(ctx, network, addr)
-		}})
-		t.Cleanup(func() { c.Close() })
+		c := through(t, addr, func(c net.Conn) net.Conn { time.Sleep(300 * time.Millisecond); return seen.open(c) })
 		return on(c, w.namespace, leaseredis.WithLogger(discard))
 	}
-	w.join(slow(s.Addr()), grouped, time.Minute)
+	near := w.join(slow(s.Addr()), grouped, time.Minute)
 	p := faultproxy.Start(t, s.Addr())
 	be := slow(p.Addr())
 	hinted(t, be)
 	a := w.join(be, grouped, time.Minute)
-	time.Sleep(ringEvery) // the other, whose feed is none, knows of it
+	w.sees(&seen, near.ID, a.ID)
 	for range 5 {
 		before := w.conn(0, a.ID)
 		p.Cut()
@@ -385,7 +388,7 @@ func TestAProcessIsGivenTheTimeToReconnect(t *testing.T) {
 		time.Sleep(watchEvery)
 	}
 	// One that does not come back is ended.
-	time.Sleep(ringEvery + 2*watchEvery) // it is watched again
+	w.sees(&seen, near.ID, a.ID) // its last connection
 	p.Cut()
 	kit.Eventually(t, "it is found", func() bool { return w.dead(a.ID) })
 }
@@ -432,15 +435,18 @@ func TestWhoHearsNoAnswerIsNotDead(t *testing.T) {
 	s := redistest.Start(t)
 	w := watchedOn(t, s)
 	const ttl = 3 * time.Second
-	be := on(s.Client(t), w.namespace, leaseredis.WithLogger(discard))
-	alive(t, w.join(be, grouped, ttl), ttl)
+	var seen sights
+	near := w.join(on(through(t, s.Addr(), seen.open), w.namespace, leaseredis.WithLogger(discard)), grouped, ttl)
+	alive(t, near, ttl)
 	p := faultproxy.Start(t, s.Addr())
-	c := redis.NewClient(&redis.Options{Addr: p.Addr(), MaxRetries: -1, ReadTimeout: 500 * time.Millisecond, DialTimeout: 500 * time.Millisecond})
+	c := redis.NewClient(&redis.Options{Addr: p.Addr(), MaxRetries: -1, ReadTimeout: 500 * time.Millisecond, DialTimeout: 500 * time.Millisecond,
+		Dialer: changing(seen.open)})
 	t.Cleanup(func() { c.Close() })
 	far := w.join(on(c, w.namespace, leaseredis.WithLogger(discard)), grouped, time.Hour)
 	alive(t, far, ttl)
 	for _, heals := range []bool{true, false} {
-		time.Sleep(ringEvery + 2*watchEvery) // each has seen the other's connection
+		w.sees(&seen, near.ID, far.ID)
+		w.sees(&seen, far.ID, near.ID)
 		_, id, _ := strings.Cut(w.linked(far.ID), "/")
 		p.Deafen()
 		time.Sleep(ttl)
@@ -482,8 +488,9 @@ func TestAProcessThatWasCutOffDoesNotJudge(t *testing.T) {
 	w.linked(far.ID, conns[1])
 	kit.OK(t, far.Session.Heartbeat(t.Context()))
 	// One that was not finds it by its connection.
-	w.join(on(s.Client(t), w.namespace, leaseredis.WithLogger(discard)), grouped, ttl)
-	time.Sleep(2 * watchEvery) // it has seen the other
+	var seen sights
+	third := w.join(on(through(t, s.Addr(), seen.open), w.namespace, leaseredis.WithLogger(discard)), grouped, ttl)
+	w.sees(&seen, third.ID, far.ID)
 	p.Cut()
 	kit.Eventually(t, "it is dead", func() bool { return w.dead(far.ID) })
 	p.Heal()
@@ -689,11 +696,12 @@ func TestARightThatIsTakenAway(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	w := watchedOn(t, s)
-	be := on(w.c, w.namespace, leaseredis.WithLogger(discard))
+	var seen sights
+	be := on(through(t, s.Addr(), seen.open), w.namespace, leaseredis.WithLogger(discard))
 	hinted(t, be)
-	w.join(be, grouped, time.Minute)
+	near := w.join(be, grouped, time.Minute)
 	a := w.join(on(s.User(t, "app", leaseredis.ACL(w.namespace)...), w.namespace, leaseredis.WithLogger(discard)), grouped, time.Minute)
-	time.Sleep(2 * watchEvery) // it is watched
+	w.sees(&seen, near.ID, a.ID)
 	before := w.conn(0, a.ID)
 	kit.OK(t, w.c.Do(t.Context(), "ACL", "SETUSER", "app", "-client|list").Err())
 	killConn(t, s.Client(t), before)
@@ -738,15 +746,20 @@ func (r refusing) Close() error { r.replies.Close(); return r.Conn.Close() }
 
 // through is a client whose connections are changed.
 func through(t testing.TB, addr string, change func(net.Conn) net.Conn) *redis.Client {
-	c := redis.NewClient(&redis.Options{Addr: addr, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+	c := redis.NewClient(&redis.Options{Addr: addr, Dialer: changing(change)})
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// changing dials connections that are changed.
+func changing(change func(net.Conn) net.Conn) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
 		return change(c), nil
-	}})
-	t.Cleanup(func() { c.Close() })
-	return c
+	}
 }
 
 // A server that answers BUSY for a while has not said that its connections are no proof: who is refused keeps the one that it noted,
@@ -758,7 +771,8 @@ func TestABusyServerEndsNobody(t *testing.T) {
 	be := on(w.c, w.namespace, leaseredis.WithLogger(discard))
 	var busy atomic.Bool
 	var log logBook
-	refused := on(through(t, s.Addr(), func(c net.Conn) net.Conn { return refuses(c, &busy, &busy) }), w.namespace, log.option())
+	var seen sights
+	refused := on(through(t, s.Addr(), func(c net.Conn) net.Conn { return refuses(seen.open(c), &busy, &busy) }), w.namespace, log.option())
 	hinted(t, be)
 	hinted(t, refused)
 	const ttl = 9 * time.Second
@@ -769,7 +783,7 @@ func TestABusyServerEndsNobody(t *testing.T) {
 	c := redis.NewClient(&redis.Options{Addr: p.Addr()})
 	t.Cleanup(func() { c.Close() })
 	doomed := w.join(on(c, w.namespace, leaseredis.WithLogger(discard)), grouped, time.Hour)
-	time.Sleep(2 * watchEvery) // they are watched
+	w.sees(&seen, a.ID, doomed.ID, witness.ID)
 	busy.Store(true)
 	time.Sleep(2 * time.Second)
 	kit.Equal(t, "it was ended", w.dead(a.ID), false)
@@ -823,12 +837,13 @@ func TestATagThatIsDown(t *testing.T) {
 		}
 		return c
 	})
-	be := on(w.c, w.namespace, leaseredis.WithLogger(discard), leaseredis.WithTags(2))
+	var seen sights
+	be := on(through(t, s.Addr(), seen.open), w.namespace, leaseredis.WithLogger(discard), leaseredis.WithTags(2))
 	hinted(t, be)
-	w.join(be, grouped, time.Minute)
+	near := w.join(be, grouped, time.Minute)
 	a := w.join(on(c, w.namespace, leaseredis.WithLogger(discard), leaseredis.WithTags(2)), grouped, time.Minute)
 	alive(t, a, time.Minute)
-	time.Sleep(2 * watchEvery) // it is watched
+	w.sees(&seen, near.ID, a.ID)
 	before := w.conn(0, a.ID)
 	refused.Store(true)
 	killConn(t, s.Client(t), before)
@@ -852,7 +867,8 @@ func TestManyDeaths(t *testing.T) {
 	p := faultproxy.Start(t, s.Addr())
 	c := redis.NewClient(&redis.Options{Addr: p.Addr()})
 	t.Cleanup(func() { c.Close() })
-	near, far := on(w.c, w.namespace, leaseredis.WithLogger(discard)), on(c, w.namespace, leaseredis.WithLogger(slog.New(slog.DiscardHandler)))
+	var seen sights
+	near, far := on(through(t, s.Addr(), seen.open), w.namespace, leaseredis.WithLogger(discard)), on(c, w.namespace, leaseredis.WithLogger(slog.New(slog.DiscardHandler)))
 	hinted(t, near)
 	var alive, doomed []string
 	for i := range 15 {
@@ -862,7 +878,9 @@ func TestManyDeaths(t *testing.T) {
 			doomed = append(doomed, w.join(far, grouped, time.Hour).ID)
 		}
 	}
-	time.Sleep(2 * watchEvery) // they are watched
+	for _, id := range alive {
+		w.sees(&seen, id, doomed...)
+	}
 	p.Cut()
 	cut := time.Now()
 	kit.Eventually(t, "all deaths are found", func() bool { return !slices.ContainsFunc(doomed, func(id string) bool { return !w.dead(id) }) })
@@ -879,14 +897,15 @@ func TestOneFindsManyDeaths(t *testing.T) {
 	p := faultproxy.Start(t, s.Addr())
 	c := redis.NewClient(&redis.Options{Addr: p.Addr()})
 	t.Cleanup(func() { c.Close() })
-	near, far := on(w.c, w.namespace, leaseredis.WithLogger(discard)), on(c, w.namespace, leaseredis.WithLogger(discard))
+	var seen sights
+	near, far := on(through(t, s.Addr(), seen.open), w.namespace, leaseredis.WithLogger(discard)), on(c, w.namespace, leaseredis.WithLogger(discard))
 	hinted(t, near)
 	alive := w.join(near, grouped, time.Hour).ID
 	var doomed []string
 	for range 20 {
 		doomed = append(doomed, w.join(far, grouped, time.Hour).ID)
 	}
-	time.Sleep(2 * watchEvery) // they are watched
+	w.sees(&seen, alive, doomed...)
 	bare := pace.Beside(t, func(ctx context.Context) error { return w.c.Exists(ctx, w.key(0, "meta")).Err() })
 	p.Cut()
 	cut := time.Now()

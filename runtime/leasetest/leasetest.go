@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
 )
@@ -97,12 +98,20 @@ func runAll(t *testing.T, f Factory, wanted func(name string) bool) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			if f.Simulated {
-				synctest.Test(t, func(t *testing.T) { c.run(t, f) })
+				bubble(t, func(t *testing.T) { c.run(t, f) })
 				return
 			}
 			c.run(t, f)
 		})
 	}
+}
+
+// bubble runs a test in simulated time. What it left behind, as a handler that outlived its consumer, has a minute to end in.
+func bubble(t *testing.T, run func(t *testing.T)) {
+	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(func() { time.Sleep(time.Minute) }) // the last of all
+		run(t)
+	})
 }
 
 func checks() []check {

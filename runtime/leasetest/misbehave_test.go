@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
@@ -18,10 +17,7 @@ func TestMisbehaviour(t *testing.T) {
 	for _, c := range cells() {
 		t.Run(c.name(), func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				t.Cleanup(func() { time.Sleep(time.Minute) }) // last: for calls that were left behind
-				runCell(simulated{t}, memory(), c, simulatedPace)
-			})
+			bubble(t, func(t *testing.T) { runCell(simulated{t}, memory(), c, simulatedPace) })
 		})
 	}
 }

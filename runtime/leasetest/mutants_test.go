@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
@@ -72,7 +71,7 @@ func judge(t *testing.T, name string, f Factory) (said []string) {
 	if i < 0 {
 		t.Fatalf("there is no check %q", name)
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		said = try(t, func(t testing.TB) { all[i].run(t, f) })
 	})
 	return said

@@ -106,7 +106,7 @@ func runAll(t *testing.T, f Factory, wanted func(name string) bool) {
 	}
 }
 
-// bubble runs a test in simulated time. What it left behind, as a handler that outlived its consumer, has a minute to end in.
+// bubble runs a test in simulated time. A handler that outlived its consumer has a minute to end in.
 func bubble(t *testing.T, run func(t *testing.T)) {
 	synctest.Test(t, func(t *testing.T) {
 		t.Cleanup(func() { time.Sleep(time.Minute) }) // the last of all

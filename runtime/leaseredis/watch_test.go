@@ -106,6 +106,8 @@ type watched struct {
 	tags      int
 }
 
+// watchedOn is one on a server. A test that waits for a death starts its own: a look that takes two seconds, behind the commands of
+// other tests, ends the link, and what that has seen is forgotten.
 func watchedOn(t testing.TB, s *redistest.Server) *watched {
 	return &watched{t, s.Client(t), redistest.Namespace(t), 1}
 }
@@ -186,11 +188,12 @@ func killConn(t testing.TB, c *redis.Client, conn string) {
 func TestKilledProcess(t *testing.T) {
 	t.Parallel()
 	for _, grace := range []time.Duration{0, 500 * time.Millisecond} {
-		w := watchedOn(t, redistest.Shared(t))
+		s := redistest.Start(t)
+		w := watchedOn(t, s)
 		info := topical
 		info.Grace = grace
 		var seen sights
-		be := on(through(t, redistest.Shared(t).Addr(), seen.open), w.namespace)
+		be := on(through(t, s.Addr(), seen.open), w.namespace)
 		hinted(t, be)
 		kit.OK(t, be.Register(t.Context(), info, kit.Topics(100)))
 		witness := w.join(be, info, time.Hour)
@@ -199,7 +202,7 @@ func TestKilledProcess(t *testing.T) {
 		if grace > 0 {
 			ttl = 6 * time.Second
 		}
-		process, dead := part{[]string{redistest.Shared(t).Addr()}, false, w.namespace, ttl, info, 100}.start(t)
+		process, dead := part{[]string{s.Addr()}, false, w.namespace, ttl, info, 100}.start(t)
 		w.linked(dead)
 		w.sees(&seen, witness.ID, dead)
 		w.sees(&seen, successor.ID, dead)
@@ -339,7 +342,7 @@ func TestReconnects(t *testing.T) {
 // A process that reconnects slowly says over its other connection that the one which ended is no proof.
 func TestASlowReconnectIsNoDeath(t *testing.T) {
 	t.Parallel()
-	s := redistest.Shared(t)
+	s := redistest.Start(t)
 	w := watchedOn(t, s)
 	var seen sights
 	be := on(through(t, s.Addr(), seen.open), w.namespace, leaseredis.WithLogger(discard))
@@ -366,7 +369,7 @@ func TestASlowReconnectIsNoDeath(t *testing.T) {
 // A process all of whose connections end is given the time to come back: three times what it took the others to connect.
 func TestAProcessIsGivenTheTimeToReconnect(t *testing.T) {
 	t.Parallel()
-	s := redistest.Shared(t)
+	s := redistest.Start(t)
 	w := watchedOn(t, s)
 	var seen sights
 	slow := func(addr string) *leaseredis.Backend {
@@ -500,7 +503,7 @@ func TestAProcessThatWasCutOffDoesNotJudge(t *testing.T) {
 // A machine that wakes up has processes that were frozen together: the first to look does not judge those that still sleep.
 func TestAProcessThatWasFrozenDoesNotJudge(t *testing.T) {
 	t.Parallel()
-	s := redistest.Shared(t)
+	s := redistest.Start(t)
 	w := watchedOn(t, s)
 	be := on(w.c, w.namespace)
 	kit.OK(t, be.Check(t.Context(), nil))
@@ -862,7 +865,7 @@ func TestATagThatIsDown(t *testing.T) {
 // Each death is found, also of neighbours in the ring, and sessions that end leave no key.
 func TestManyDeaths(t *testing.T) {
 	t.Parallel()
-	s := redistest.Shared(t)
+	s := redistest.Start(t)
 	w := watchedOn(t, s)
 	p := faultproxy.Start(t, s.Addr())
 	c := redis.NewClient(&redis.Options{Addr: p.Addr()})
@@ -892,7 +895,7 @@ func TestManyDeaths(t *testing.T) {
 // One process alone finds the deaths of many, one after the other, without taking the time that this needs for one in which it was frozen.
 func TestOneFindsManyDeaths(t *testing.T) {
 	t.Parallel()
-	s := redistest.Shared(t)
+	s := redistest.Start(t)
 	w := watchedOn(t, s)
 	p := faultproxy.Start(t, s.Addr())
 	c := redis.NewClient(&redis.Options{Addr: p.Addr()})

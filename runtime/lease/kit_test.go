@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -23,14 +24,8 @@ type note struct{ N int }
 
 var quiet = lease.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
 
-// bubble runs f on a clock of its own: it only moves when everything waits, so that
-// times are exact and a TTL is free. It fails when a goroutine is left a second after the end.
-func bubble(t *testing.T, f func(t *testing.T)) {
-	synctest.Test(t, func(t *testing.T) {
-		t.Cleanup(func() { time.Sleep(time.Second) }) // the last of all: what a handler that outlived Run reports is on its way
-		f(t)
-	})
-}
+// bubble runs f in simulated time.
+func bubble(t *testing.T, f func(t *testing.T)) { kit.Bubble(t, f) }
 
 // newConsumer is NewConsumer for a consumer "a" of all topics.
 func newConsumer(t *testing.T, be lease.Backend, s lease.Spec, opts ...lease.Option) *lease.Consumer {

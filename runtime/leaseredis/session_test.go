@@ -137,8 +137,12 @@ func TestAcquireInPartsOverALostReply(t *testing.T) {
 func TestCrashWhileClosing(t *testing.T) {
 	t.Parallel()
 	const n = 2500
-	be, straight, p := proxied(t)
-	id := kit.Join(t, be, topical, 30*time.Second) // it lives until its leases are counted, also where that is slow
+	server := redistest.Shared(t)
+	w, p := watchedOn(t, server), faultproxy.Start(t, server.Addr())
+	c := redis.NewClient(&redis.Options{Addr: p.Addr(), MaxRetries: -1})
+	t.Cleanup(func() { c.Close() })
+	be, straight := on(c, w.namespace), on(w.c, w.namespace)
+	id := kit.Join(t, be, topical, time.Hour)
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(n)))
 	kit.Equal(t, "granted", len(id.Acquires(n)), n)
 	other := kit.Join(t, straight, grouped, time.Hour)
@@ -150,6 +154,8 @@ func TestCrashWhileClosing(t *testing.T) {
 	if free := survey(t, straight, topical).Free; free == 0 || free == n {
 		t.Fatalf("%d are free, want some of %d", free, n)
 	}
+	over := float64(time.Now().Add(-time.Second).UnixMicro())
+	kit.OK(t, w.c.ZAddXX(t.Context(), w.key(0, "sessions"), redis.Z{Score: over, Member: id.ID}).Err()) // its TTL is over
 	next := kit.Join(t, straight, topical, time.Hour)
 	got, crashed := 0, 0
 	kit.Eventually(t, "all are taken over", func() bool {

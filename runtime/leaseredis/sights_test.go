@@ -25,7 +25,7 @@ type sight struct {
 	run, name string // of the server; of the link
 	shown     []string
 	own       string // id
-	rest      []byte // the begin of a line that was not read to its end
+	rest      []byte // of a line whose end was not read yet
 }
 
 // open is a change for through.
@@ -97,7 +97,8 @@ func (s *sights) shows(link, other string) bool {
 	})
 }
 
-// sees waits until a session, whose connections s has, has seen those that others have noted under each tag.
+// sees waits until the server has shown a session the connections that the others have noted, under each tag. The session's
+// own are among those of s.
 func (w *watched) sees(s *sights, session string, others ...string) {
 	w.t.Helper()
 	kit.Eventually(w.t, "the session has seen the others' connections", func() bool {

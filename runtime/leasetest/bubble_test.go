@@ -15,7 +15,7 @@ import (
 // A handler that outlives its consumer, and ends as the last of all in a test, still tells the observer of its end.
 func TestWhatIsLeftBehindMayEnd(t *testing.T) {
 	told := false
-	bubble(t, func(t *testing.T) {
+	kit.Bubble(t, func(t *testing.T) {
 		be := leasemem.New()
 		entered, released := make(chan struct{}), make(chan struct{})
 		c, err := lease.NewConsumer(be, lease.Spec{Name: "deaf", Per: lease.PerTopic, Topics: []string{"x"}, Drain: time.Millisecond,

@@ -5,10 +5,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // Factory makes backends for the suite.
@@ -98,20 +97,12 @@ func runAll(t *testing.T, f Factory, wanted func(name string) bool) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			if f.Simulated {
-				bubble(t, func(t *testing.T) { c.run(t, f) })
+				kit.Bubble(t, func(t *testing.T) { c.run(t, f) })
 				return
 			}
 			c.run(t, f)
 		})
 	}
-}
-
-// bubble runs a test in simulated time. A handler that outlived its consumer has a minute to end in.
-func bubble(t *testing.T, run func(t *testing.T)) {
-	synctest.Test(t, func(t *testing.T) {
-		t.Cleanup(func() { time.Sleep(time.Minute) }) // the last of all
-		run(t)
-	})
 }
 
 func checks() []check {

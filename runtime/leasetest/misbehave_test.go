@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasemem"
 )
 
@@ -17,7 +18,10 @@ func TestMisbehaviour(t *testing.T) {
 	for _, c := range cells() {
 		t.Run(c.name(), func(t *testing.T) {
 			t.Parallel()
-			bubble(t, func(t *testing.T) { runCell(simulated{t}, memory(), c, simulatedPace) })
+			kit.Bubble(t, func(t *testing.T) {
+				t.Cleanup(func() { time.Sleep(time.Minute) }) // last: for calls that were left behind
+				runCell(simulated{t}, memory(), c, simulatedPace)
+			})
 		})
 	}
 }

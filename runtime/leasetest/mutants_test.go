@@ -71,7 +71,7 @@ func judge(t *testing.T, name string, f Factory) (said []string) {
 	if i < 0 {
 		t.Fatalf("there is no check %q", name)
 	}
-	bubble(t, func(t *testing.T) {
+	kit.Bubble(t, func(t *testing.T) {
 		said = try(t, func(t testing.TB) { all[i].run(t, f) })
 	})
 	return said

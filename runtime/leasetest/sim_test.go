@@ -39,7 +39,7 @@ func TestSimulation(t *testing.T) {
 	for seed := first; seed < first+uint64(n); seed++ {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			t.Parallel()
-			bubble(t, func(t *testing.T) { simulate(t, seed, mutation{}) })
+			kit.Bubble(t, func(t *testing.T) { simulate(t, seed, mutation{}) })
 		})
 	}
 }
@@ -68,7 +68,7 @@ func TestSimulationCatchesMutants(t *testing.T) {
 			const most = 1000
 			for seed := uint64(1); seed <= most; seed++ {
 				var said []string
-				bubble(t, func(t *testing.T) {
+				kit.Bubble(t, func(t *testing.T) {
 					said = try(t, func(t testing.TB) { simulate(t, seed, mu) })
 				})
 				if len(said) > 0 {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
@@ -55,6 +56,15 @@ func Patience(t testing.TB) time.Duration {
 		return v.Patience() // a mutant is not worth a long wait
 	}
 	return 3 * time.Minute
+}
+
+// Bubble runs a test on a clock of its own, which moves only when everything waits: times are exact, and a TTL is free. It fails when a
+// goroutine is left at the end, but for the one that tells an observer, in batches of a millisecond, of a handler that outlived its consumer.
+func Bubble(t *testing.T, run func(t *testing.T)) {
+	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(func() { time.Sleep(10 * time.Millisecond) }) // the last of all
+		run(t)
+	})
 }
 
 // Eventually polls until done, less and less often: a server that is asked all the time does less of what is awaited.

@@ -41,20 +41,35 @@ type Server struct {
 	Fail func(error)
 
 	spec   Spec
-	lock   *os.File
+	dirs   []serverDir
 	proc   *os.Process // nil while stopped
 	exited <-chan struct{}
 	paused []int
+}
+
+// serverDir is a directory of a server, and what keeps others from sweeping it away.
+type serverDir struct {
+	name string
+	lock *os.File
 }
 
 // NewServer makes the directory of a server that does not run yet. Close removes it. Fail panics until it is set.
 func NewServer(spec Spec) (*Server, error) {
 	s := &Server{spec: spec, Fail: func(err error) { panic(err) }}
 	var err error
-	if s.Dir, s.lock, err = NewDir(spec.In, spec.Prefix, spec.Owner); err != nil {
+	if s.Dir, err = s.newDir(spec.In); err != nil {
 		return nil, errors.Join(err, s.remove())
 	}
 	return s, nil
+}
+
+// DirOnDisk makes one more directory of the server, where temporary files are. Close removes it.
+func (s *Server) DirOnDisk() (string, error) { return s.newDir("") }
+
+func (s *Server) newDir(in string) (string, error) {
+	name, lock, err := NewDir(in, s.spec.Prefix, s.spec.Owner)
+	s.dirs = append(s.dirs, serverDir{name, lock})
+	return name, err
 }
 
 // Launch starts the server for the first time, on a port that is free. The ports at the given distances from it are free, too.
@@ -149,14 +164,12 @@ func (s *Server) Close() {
 	}
 }
 
-func (s *Server) remove() error {
-	if s.lock != nil {
-		s.lock.Close()
+func (s *Server) remove() (err error) {
+	for _, d := range s.dirs {
+		d.lock.Close()
+		err = errors.Join(err, os.RemoveAll(d.name))
 	}
-	if s.Dir == "" {
-		return nil
-	}
-	return os.RemoveAll(s.Dir)
+	return err
 }
 
 // LogPath is the file with what the server's processes printed.

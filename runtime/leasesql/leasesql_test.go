@@ -43,7 +43,7 @@ func TestQueryModes(t *testing.T) {
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
 		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		t.Run(mode.String(), func(t *testing.T) {
-			sqlsuite.Run(t, pgtest.DB, driver(func(cfg *pgx.ConnConfig) { cfg.DefaultQueryExecMode = mode }))
+			sqlsuite.Run(t, pgtest.DBLike, driver(func(cfg *pgx.ConnConfig) { cfg.DefaultQueryExecMode = mode }))
 		})
 	}
 }
@@ -51,7 +51,7 @@ func TestQueryModes(t *testing.T) {
 // A PgBouncer gives each transaction another connection.
 func TestThroughPgBouncer(t *testing.T) {
 	pooler := pgtest.StartPooler(t, pgtest.Shared(t), "default_pool_size = 2")
-	sqlsuite.Run(t, pgtest.DB, func(t testing.TB, dsn string) sqlsuite.Begin {
+	sqlsuite.Run(t, pgtest.DBLike, func(t testing.TB, dsn string) sqlsuite.Begin {
 		return driver(func(cfg *pgx.ConnConfig) { cfg.DefaultQueryExecMode = pgx.QueryExecModeExec })(t, pooler.Through(pgtest.Shared(t), dsn))
 	})
 }

@@ -43,26 +43,26 @@ func pq(t testing.TB, dsn string) sqlsuite.Begin {
 
 func TestConformance(t *testing.T) { sqlsuite.Conformance(t, pgtest.DBLike, pq) }
 
-func TestPQ(t *testing.T) { sqlsuite.Run(t, pgtest.DB, pq) }
+func TestPQ(t *testing.T) { sqlsuite.Run(t, pgtest.DBLike, pq) }
 
 func TestPQWithBinaryParameters(t *testing.T) {
-	sqlsuite.Run(t, pgtest.DB, func(t testing.TB, dsn string) sqlsuite.Begin { return pq(t, dsn+"&binary_parameters=yes") })
+	sqlsuite.Run(t, pgtest.DBLike, func(t testing.TB, dsn string) sqlsuite.Begin { return pq(t, dsn+"&binary_parameters=yes") })
 }
 
 func TestPQThroughPgBouncer(t *testing.T) {
 	pooler := pgtest.StartPooler(t, pgtest.Shared(t), "default_pool_size = 2")
-	sqlsuite.Run(t, pgtest.DB, func(t testing.TB, dsn string) sqlsuite.Begin { return pq(t, pooler.Through(pgtest.Shared(t), dsn)) })
+	sqlsuite.Run(t, pgtest.DBLike, func(t testing.TB, dsn string) sqlsuite.Begin { return pq(t, pooler.Through(pgtest.Shared(t), dsn)) })
 }
 
 func TestSQLX(t *testing.T) {
-	sqlsuite.Run(t, pgtest.DB, func(t testing.TB, dsn string) sqlsuite.Begin {
+	sqlsuite.Run(t, pgtest.DBLike, func(t testing.TB, dsn string) sqlsuite.Begin {
 		db := sqlx.NewDb(openPQ(t, dsn), "postgres")
 		return func(ctx context.Context) (leasesql.Tx, error) { return db.BeginTxx(ctx, nil) }
 	})
 }
 
 func TestEnt(t *testing.T) {
-	sqlsuite.Run(t, pgtest.DB, func(t testing.TB, dsn string) sqlsuite.Begin {
+	sqlsuite.Run(t, pgtest.DBLike, func(t testing.TB, dsn string) sqlsuite.Begin {
 		driver := entsql.OpenDB(dialect.Postgres, openPQ(t, dsn))
 		return func(ctx context.Context) (leasesql.Tx, error) {
 			tx, err := driver.BeginTx(ctx, nil)
@@ -84,7 +84,7 @@ func openGORM(t testing.TB, dsn string, prepare bool) *gorm.DB {
 func TestGORM(t *testing.T) {
 	for name, prepare := range map[string]bool{"plain": false, "PrepareStmt": true} {
 		t.Run(name, func(t *testing.T) {
-			sqlsuite.Run(t, pgtest.DB, func(t testing.TB, dsn string) sqlsuite.Begin {
+			sqlsuite.Run(t, pgtest.DBLike, func(t testing.TB, dsn string) sqlsuite.Begin {
 				db := openGORM(t, dsn, prepare)
 				return func(ctx context.Context) (leasesql.Tx, error) {
 					tx := db.WithContext(ctx).Begin()

@@ -32,13 +32,13 @@ type Begin func(ctx context.Context) (leasesql.Tx, error)
 // Open connects to a database, until the test ends.
 type Open func(t testing.TB, dsn string) Begin
 
-// Run checks all that depends on the driver. db makes empty databases.
-func Run(t *testing.T, db func(testing.TB) (dsn string), open Open) {
-	t.Run("As_pgx_does", func(t *testing.T) { same(t, db(t), open) })
-	t.Run("Rollback", func(t *testing.T) { rollback(t, db(t), open) })
-	t.Run("Refusals", func(t *testing.T) { refusals(t, db(t), open) })
-	t.Run("Undone", func(t *testing.T) { undone(t, db(t), open) })
-	t.Run("Outrun", func(t *testing.T) { outrun(t, db(t), open) })
+// Run checks all that depends on the driver.
+func Run(t *testing.T, db Copy, open Open) {
+	t.Run("As_pgx_does", func(t *testing.T) { same(t, suited(t, db, open)) })
+	t.Run("Rollback", func(t *testing.T) { rollback(t, suited(t, db, open)) })
+	t.Run("Refusals", func(t *testing.T) { refusals(t, suited(t, db, open)) })
+	t.Run("Undone", func(t *testing.T) { undone(t, suited(t, db, open)) })
+	t.Run("Outrun", func(t *testing.T) { outrun(t, suited(t, db, open)) })
 }
 
 // Copy makes a copy of the database of a name, which prepare fills for the first who asks.
@@ -72,6 +72,20 @@ func InTx(ctx context.Context, begin Begin, f func(leasesql.Tx) error) error {
 	return tx.Commit()
 }
 
+// suited is a backend on a database of its own that has leasegen's schema.
+func suited(t testing.TB, db Copy, open Open) *through {
+	t.Helper()
+	return connect(t, db(t, "for_suite", func(dsn string) error {
+		pool, err := pgxpool.New(context.Background(), dsn)
+		if err != nil {
+			return err
+		}
+		defer pool.Close()
+		_, err = leasepg.Migrate(context.Background(), pool, leasepg.WithSchema(schema))
+		return err
+	}), open)
+}
+
 func connect(t testing.TB, dsn string, open Open, opts ...leasepg.Option) *through {
 	t.Helper()
 	pool := kit.Must[*pgxpool.Pool](t)(pgxpool.New(context.Background(), dsn))
@@ -91,17 +105,7 @@ func Migrated(t testing.TB, dsn string, open Open, opts ...leasepg.Option) (*lea
 
 func factory(db Copy, open Open) leasetest.Factory {
 	return leasetest.Factory{
-		New: func(t testing.TB) backend.Backend {
-			return connect(t, db(t, "for_suite", func(dsn string) error {
-				pool, err := pgxpool.New(context.Background(), dsn)
-				if err != nil {
-					return err
-				}
-				defer pool.Close()
-				_, err = leasepg.Migrate(context.Background(), pool, leasepg.WithSchema(schema))
-				return err
-			}), open)
-		},
+		New: func(t testing.TB) backend.Backend { return suited(t, db, open) },
 		Again: func(t testing.TB, be backend.Backend) backend.Backend {
 			return connect(t, be.(*through).pool.Config().ConnString(), open)
 		},
@@ -126,8 +130,8 @@ func factory(db Copy, open Open) leasetest.Factory {
 }
 
 // same compares what is stored of events with what pgx stores of them.
-func same(t *testing.T, dsn string, open Open) {
-	be, begin, pool := Migrated(t, dsn, open)
+func same(t *testing.T, x *through) {
+	be, begin, pool := x.Backend, x.begin, x.pool
 	var every strings.Builder // character of the first plane, and some of others
 	for r := rune(1); r < 0x3000; r++ {
 		every.WriteRune(r)
@@ -192,8 +196,8 @@ func same(t *testing.T, dsn string, open Open) {
 }
 
 // rollback checks that events are there with all else in the transaction, or not at all.
-func rollback(t *testing.T, dsn string, open Open) {
-	be, begin, pool := Migrated(t, dsn, open)
+func rollback(t *testing.T, x *through) {
+	be, begin, pool := x.Backend, x.begin, x.pool
 	_, err := pool.Exec(t.Context(), "CREATE TABLE effect (n int)")
 	kit.OK(t, err)
 	count := func() (all string) {
@@ -225,8 +229,8 @@ func rollback(t *testing.T, dsn string, open Open) {
 }
 
 // refusals checks what errors say.
-func refusals(t *testing.T, dsn string, open Open) {
-	be, begin, pool := Migrated(t, dsn, open)
+func refusals(t *testing.T, x *through) {
+	be, begin, pool := x.Backend, x.begin, x.pool
 	_, err := pool.Exec(t.Context(), "CREATE ROLE "+pgx.Identifier{pool.Config().ConnConfig.Database + "_lacking"}.Sanitize())
 	kit.OK(t, err)
 	one := []backend.Event{{Topic: "x", Payload: []byte("secret")}}
@@ -260,8 +264,8 @@ func refusals(t *testing.T, dsn string, open Open) {
 
 // undone checks what a transaction leaves behind that is rolled back, by its user or by the end of its context: neither an id that
 // is taken, nor a delayed event, and a publisher that goes on.
-func undone(t *testing.T, dsn string, open Open) {
-	be, begin, pool := Migrated(t, dsn, open)
+func undone(t *testing.T, x *through) {
+	be, begin, pool := x.Backend, x.begin, x.pool
 	events := []backend.Event{{Topic: "x", ID: "i"}, {Topic: "x", ID: "i"}, {Topic: "y", ID: "i", After: time.Hour}, {Topic: "x", At: time.Now().Add(time.Hour)}}
 	ctx, cancel := context.WithCancel(t.Context())
 	tx := kit.Must[leasesql.Tx](t)(begin(ctx))
@@ -297,8 +301,8 @@ func undone(t *testing.T, dsn string, open Open) {
 }
 
 // outrun checks that a publisher recovers when the log has run out of partitions, by plain inserts of others say.
-func outrun(t *testing.T, dsn string, open Open) {
-	be, begin, pool := Migrated(t, dsn, open)
+func outrun(t *testing.T, x *through) {
+	be, begin, pool := x.Backend, x.begin, x.pool
 	publish := func() error {
 		return InTx(t.Context(), begin, func(tx leasesql.Tx) error {
 			return leasesql.In(be, tx).Publish(t.Context(), []backend.Event{{Topic: "x"}})

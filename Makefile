@@ -17,13 +17,13 @@ endif
 export TEST_PACKAGES
 # Tests that make more runs, by their names without Test, wherever they are; make test runs each other one once.
 # The rules of every backend once more, in other settings;
-AGAIN         := Conformance(OnCluster|WithLeastRights|Pooled|OnSmallPools)|Cluster
+AGAIN         := Conformance(OnCluster|WithLeastRights|Pooled|OnSmallPools)|Cluster|QueryModes
 # what is bounded among many rows and large messages;
 BOUNDS        := ManyCostAsFew|OperatorsPageThroughMany(Rows|Keys)|AcquiringReadsNoOthersParked|ScriptsDoLittleAtATime|ReadsAreBoundedInBytesFromTheFirstOn|LargeMessagesAreReadAFewAtATime|DeadLettersKeptAndDroppedAddUp|FleetOf40000|LateCostsWhatIsLate|Scale|SkewedTable|SlotsHugeLateTransaction
 # mutants, which show that tests can fail;
 CONTROLS      := Mutant[A-Za-z]*|(|Ledger)MutantsAreCaught|SimulationCatchesMutants|CursorMutant(IDBeforeXID|IDOnly)|CursorTortureWidened|FreezeFence(Only|Removed)
-# and fleets that take all of the machine.
-LOADS         := Rebalance|HeldTransaction|Soak
+# and loads that take all of the machine.
+LOADS         := Rebalance|HeldTransaction|Soak|CursorTorture|TableTorture|ReconnectsKillNobody
 MORE_NAMES    := Test($(AGAIN)|$(BOUNDS)|$(CONTROLS)|$(LOADS))
 MORE          := ^$(MORE_NAMES)$$
 # Proofs last: beside the suites with the race detector a cluster replaces masters that have no processor.
@@ -40,9 +40,9 @@ BUSY          := ./cmd/leasegen ./generator/... ./internal/snippets ./internal/c
 # With the race detector make more runs the runtime and the backends; first their suites, which make a machine late for other tests. It
 # would see no race in what processes share, nor in the generator, and little in simulations that the suite does not show it.
 RACE          := ./runtime/lease ./runtime/leasemem ./runtime/leasesql/... ./runtime/leasehealth ./runtime/leaseweb \
-  ./runtime/backend/... ./internal/faultproxy ./internal/streamtest ./examples/filebackend
-# Programs that measure leasegen, draw it and build its site, which no user compiles: make more.
-PROGRAMS      := ./proof/failover/... ./proof/pictures
+  ./runtime/backend/... ./internal/faultproxy ./examples/filebackend
+# Programs that measure leasegen and draw it, and the kits that start servers for tests, which most other tests use: make more.
+PROGRAMS      := ./proof/failover/... ./proof/pictures ./internal/pgtest ./internal/redistest ./internal/streamtest
 # Modules of their own, for what most users need not compile: make more, without and with the race detector.
 MODULES       := bench examples/operated internal/browser internal/site internal/snippets/manifests runtime/leaseotel/dashboards runtime/leaseweb/webtest
 RACED         := runtime/leaseotel runtime/leasesql/sqltest
@@ -73,8 +73,8 @@ help:
 	@echo "make test         all checks, and each rule of the contract once on each backend, with real PostgreSQL and Redis servers;"
 	@echo "                  how fast it is is measured by the commands below"
 	@echo "make more         all of the runtime and the backends with the race detector; the rules once more, on a cluster, with fewer rights,"
-	@echo "                  over a pooler, with small pools, with another driver; bounds among much data; mutants; other modules, the pages in a"
-	@echo "                  browser among them; programs that measure, draw and build the site; CI runs make test more"
+	@echo "                  over a pooler, with small pools, with another driver; bounds among much data; mutants; loads; other modules, the pages in"
+	@echo "                  a browser among them; programs that measure, draw and build the site; the tests' kits; CI runs make test more"
 	@echo "make race         the part of make more that has the race detector"
 	@echo "make generate     write generated code again: sqlc's and leasegen's own"
 	@echo "make lint         gofmt, go vet, staticcheck, and the words, links and lengths of pages (internal/words)"
@@ -145,7 +145,7 @@ raced:
 	@for step in race programs modules; do $(MAKE) --no-print-directory -s $$step || exit 1; done
 
 again:
-	@echo "== go test: the rules once more, bounds among much data, mutants, and fleets that take all of the machine"
+	@echo "== go test: the rules once more, bounds among much data, mutants, and loads that take all of the machine"
 	$(call run,again,-run '$(MORE)' $(MORE_IN),1)
 
 # Not from the cache: some tests read docs, which are outside of their module, so that Go would not see them change.
@@ -162,7 +162,7 @@ race: tools
 	@set -e; for m in $(RACED); do (set -x; cd $$m; $(GO) test -race -vet=off -timeout 10m ./...); done
 
 programs:
-	@echo "== go test: programs that measure and draw"
+	@echo "== go test: programs that measure and draw, and the kits of the tests"
 	$(call run,programs,$(PROGRAMS))
 
 generated:

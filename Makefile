@@ -36,7 +36,7 @@ MISBEHAVING   := $(SUITE)/^Misbehaving
 # cores busy, with as many more as let both rows end together.
 BACKENDS      := ./runtime/leasepg ./runtime/leaseredis
 WAITING       := $(BACKENDS) ./proof ./proof/redis
-BUSY          := ./cmd/leasegen ./generator/... ./internal/snippets ./internal/compared ./runtime/leasemem ./runtime/leasetest
+BUSY          := ./cmd/leasegen ./generator/... ./internal/snippets
 # With the race detector make more runs the runtime and the backends; first their suites, which make a machine late for other tests. It
 # would see no race in what processes share, nor in the generator, and little in simulations that the suite does not show it.
 RACE          := ./runtime/lease ./runtime/leasemem ./runtime/leasesql/... ./runtime/leasehealth ./runtime/leaseweb \
@@ -138,7 +138,7 @@ waiting:
 	$(call run,waiting,-skip '$(MORE)|$(MISBEHAVING)' $(WAITING) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(WAITING) $(BUSY) $(PROGRAMS) ./internal/words)"))
 
 busy:
-	@echo "== go test: the command, the generator, pages, and the suite in memory"
+	@echo "== go test: the command, the generator, and pages"
 	$(call run,busy,-skip '$(MORE)' $(BUSY),1)
 
 raced:

@@ -17,32 +17,35 @@ endif
 export TEST_PACKAGES
 # Tests that make more runs, by their names without Test, wherever they are; make test runs each other one once.
 # The rules of every backend once more, in other settings;
-AGAIN         := Conformance(OnCluster|WithLeastRights|Pooled|OnSmallPools)|Cluster|QueryModes
+AGAIN         := Conformance(OnCluster|WithLeastRights|Pooled|OnSmallPools)|Cluster
 # what is bounded among many rows and large messages;
 BOUNDS        := ManyCostAsFew|OperatorsPageThroughMany(Rows|Keys)|AcquiringReadsNoOthersParked|ScriptsDoLittleAtATime|ReadsAreBoundedInBytesFromTheFirstOn|LargeMessagesAreReadAFewAtATime|DeadLettersKeptAndDroppedAddUp|FleetOf40000|LateCostsWhatIsLate|Scale|SkewedTable|SlotsHugeLateTransaction
 # mutants, which show that tests can fail;
 CONTROLS      := Mutant[A-Za-z]*|(|Ledger)MutantsAreCaught|SimulationCatchesMutants|CursorMutant(IDBeforeXID|IDOnly)|CursorTortureWidened|FreezeFence(Only|Removed)
-# and loads that take all of the machine.
-LOADS         := Rebalance|HeldTransaction|Soak|CursorTorture|TableTorture|ReconnectsKillNobody
+# and fleets that take all of the machine.
+LOADS         := Rebalance|HeldTransaction|Soak
 MORE_NAMES    := Test($(AGAIN)|$(BOUNDS)|$(CONTROLS)|$(LOADS))
 MORE          := ^$(MORE_NAMES)$$
 # Proofs last: beside the suites with the race detector a cluster replaces masters that have no processor.
 MORE_IN        = $(shell grep -rlE --exclude-dir=bin --include='*_test.go' '^func $(MORE_NAMES)\b' . | xargs -n1 dirname | sort -ru)
 
+# Loads that keep all cores busy for long, and the modes in which a driver can send queries: make more runs them with the race detector alone.
+BUSIEST       := ^Test(CursorTorture|TableTorture|ReconnectsKillNobody|QueryModes)$$
+
 SUITE         := ^TestConformance$$
 # How the core meets a backend that misbehaves is shown by TestMisbehaviour; make more shows it on each backend, too.
 MISBEHAVING   := $(SUITE)/^Misbehaving
-# Two rows of make test: packages whose tests mostly wait for servers, longest first, and then all others; and, one at a time, those that keep
-# cores busy, with as many more as let both rows end together.
+# Two rows of make test: packages whose tests mostly wait for servers, longest first, and then all others; and, one at a time, those of the
+# generator and the pages, which compile programs. Both rows are to end together.
 BACKENDS      := ./runtime/leasepg ./runtime/leaseredis
 WAITING       := $(BACKENDS) ./proof ./proof/redis
 BUSY          := ./cmd/leasegen ./generator/... ./internal/snippets
 # With the race detector make more runs the runtime and the backends; first their suites, which make a machine late for other tests. It
 # would see no race in what processes share, nor in the generator, and little in simulations that the suite does not show it.
 RACE          := ./runtime/lease ./runtime/leasemem ./runtime/leasesql/... ./runtime/leasehealth ./runtime/leaseweb \
-  ./runtime/backend/... ./internal/faultproxy ./examples/filebackend
-# Programs that measure leasegen and draw it, and the kits that start servers for tests, which most other tests use: make more.
-PROGRAMS      := ./proof/failover/... ./proof/pictures ./internal/pgtest ./internal/redistest ./internal/streamtest
+  ./runtime/backend/... ./internal/faultproxy ./internal/streamtest ./examples/filebackend
+# Programs that measure leasegen and draw it, and the kits by which tests start servers: make more runs the tests of both.
+PROGRAMS      := ./proof/failover/... ./proof/pictures ./internal/pgtest ./internal/redistest
 # Modules of their own, for what most users need not compile: make more, without and with the race detector.
 MODULES       := bench examples/operated internal/browser internal/site internal/snippets/manifests runtime/leaseotel/dashboards runtime/leaseweb/webtest
 RACED         := runtime/leaseotel runtime/leasesql/sqltest
@@ -73,8 +76,8 @@ help:
 	@echo "make test         all checks, and each rule of the contract once on each backend, with real PostgreSQL and Redis servers;"
 	@echo "                  how fast it is is measured by the commands below"
 	@echo "make more         all of the runtime and the backends with the race detector; the rules once more, on a cluster, with fewer rights,"
-	@echo "                  over a pooler, with small pools, with another driver; bounds among much data; mutants; loads; other modules, the pages in"
-	@echo "                  a browser among them; programs that measure, draw and build the site; the tests' kits; CI runs make test more"
+	@echo "                  over a pooler, with small pools, with another driver; bounds among much data; mutants; other modules, the pages in"
+	@echo "                  a browser among them; programs that measure, draw and build the site; the kits by which tests start servers; CI runs make test more"
 	@echo "make race         the part of make more that has the race detector"
 	@echo "make generate     write generated code again: sqlc's and leasegen's own"
 	@echo "make lint         gofmt, go vet, staticcheck, and the words, links and lengths of pages (internal/words)"
@@ -134,8 +137,8 @@ beside:
 	@for step in lint generated busy; do $(MAKE) --no-print-directory -s $$step || exit 1; done
 
 waiting:
-	@echo "== go test: backends and what runs as processes (servers are started and stopped by the tests), and all small packages"
-	$(call run,waiting,-skip '$(MORE)|$(MISBEHAVING)' $(WAITING) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(WAITING) $(BUSY) $(PROGRAMS) ./internal/words)"))
+	@echo "== go test: backends and what runs as processes (servers are started and stopped by the tests), and all others"
+	$(call run,waiting,-skip '$(MORE)|$(BUSIEST)|$(MISBEHAVING)' $(WAITING) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(WAITING) $(BUSY) $(PROGRAMS) ./internal/words)"))
 
 busy:
 	@echo "== go test: the command, the generator, and pages"
@@ -145,7 +148,7 @@ raced:
 	@for step in race programs modules; do $(MAKE) --no-print-directory -s $$step || exit 1; done
 
 again:
-	@echo "== go test: the rules once more, bounds among much data, mutants, and loads that take all of the machine"
+	@echo "== go test: the rules once more, bounds among much data, mutants, and fleets that take all of the machine"
 	$(call run,again,-run '$(MORE)' $(MORE_IN),1)
 
 # Not from the cache: some tests read docs, which are outside of their module, so that Go would not see them change.
@@ -162,7 +165,7 @@ race: tools
 	@set -e; for m in $(RACED); do (set -x; cd $$m; $(GO) test -race -vet=off -timeout 10m ./...); done
 
 programs:
-	@echo "== go test: programs that measure and draw, and the kits of the tests"
+	@echo "== go test: programs that measure and draw, and the kits by which tests start servers"
 	$(call run,programs,$(PROGRAMS))
 
 generated:

@@ -36,7 +36,7 @@ type site struct {
 func newSite(t *testing.T, m mode, opts ...pgtest.Option) *site {
 	t.Helper()
 	// Commit timestamps tell the order in which effects became visible.
-	opts = append([]pgtest.Option{pgtest.LogOnDisk(), pgtest.Config("track_commit_timestamp", "on"), pgtest.Config("max_connections", "200")}, opts...)
+	opts = append([]pgtest.Option{pgtest.WALOnDisk(), pgtest.Config("track_commit_timestamp", "on"), pgtest.Config("max_connections", "200")}, opts...)
 	s := &site{server: pgtest.Start(t, opts...), mode: m, published: map[string]int64{}}
 	s.dsn = s.server.DB("proof")
 	cfg, err := pgxpool.ParseConfig(s.dsn)

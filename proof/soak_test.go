@@ -46,7 +46,7 @@ func TestSoak(t *testing.T) {
 	} else {
 		t.Parallel()
 	}
-	s := newSite(t, soak, pgtest.Config("autovacuum_naptime", "5s"))
+	s := newSite(t, soak, pgtest.OnDisk(), pgtest.Config("autovacuum_naptime", "5s"))
 	s.exec(t, `CREATE TABLE soaked (id bigint GENERATED ALWAYS AS IDENTITY, consumer text NOT NULL, topic text NOT NULL, seq bigint NOT NULL,
 		message_id bigint NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp())`)
 	for range w.busy {

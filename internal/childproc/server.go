@@ -63,7 +63,7 @@ func NewServer(spec Spec) (*Server, error) {
 	return s, nil
 }
 
-// DirOnDisk makes one more directory of the server, where temporary files are. Close removes it.
+// DirOnDisk makes the server another directory, in the one for temporary files. Close removes it.
 func (s *Server) DirOnDisk() (string, error) { return s.newDir("") }
 
 func (s *Server) newDir(in string) (string, error) {

@@ -16,7 +16,7 @@ import (
 // Long reports whether tests go on for long: in make proof and make proof-redis, but not in make test.
 func Long() bool { return os.Getenv("PROOF_ROUNDS") != "" }
 
-// Rounds is how often a test repeats what it shows: few times in make test, many in make proof and make proof-redis.
+// Rounds is how often a test repeats what it shows: few times in make test and make more, many in make proof and make proof-redis.
 func Rounds(few, many int) int {
 	if Long() {
 		return many

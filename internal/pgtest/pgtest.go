@@ -11,7 +11,7 @@
 //		pool, err := pgxpool.New(t.Context(), pgtest.DB(t))
 //
 // Tests that stop, kill, freeze or measure a server start their own with Start, which
-// runs with fsync on; see OnDisk for tests that measure a disk.
+// runs with fsync on; see OnDisk and WALOnDisk for tests that need a disk.
 //
 // The newest PostgreSQL found, 14 or later, is used; the environment variable
 // LEASEGEN_PG_BIN names another directory of binaries. LEASEGEN_PG_TEMPLATES, where it is set, names one to keep new data

@@ -7,12 +7,14 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/leasegen/leasegen/internal/childproc"
 	"github.com/leasegen/leasegen/internal/pgtest"
 )
 
@@ -43,6 +45,40 @@ func TestDB(t *testing.T) {
 	exec1(t, a, "CREATE TABLE only_here (id int)")
 	if got := query(t, b, "SELECT count(*)::text FROM pg_class WHERE relname = 'only_here'"); got != "0" {
 		t.Errorf("a table of one database is in the other")
+	}
+}
+
+// A server, and its replica, may have the write-ahead log alone on disk.
+func TestWALOnDisk(t *testing.T) {
+	if childproc.Memory() == "" {
+		t.Skip("this machine has no directory in memory with much room: all is on disk")
+	}
+	s := pgtest.Start(t, pgtest.WALOnDisk())
+	dsn := s.DB("app")
+	exec1(t, dsn, "CREATE TABLE kept (id int)")
+	r := s.Replica(t)
+	s.Kill()
+	s.Start()
+	if got := query(t, dsn, "SELECT count(*)::text FROM kept"); got != "0" {
+		t.Errorf("rows after kill and start: %s, want 0", got)
+	}
+	gone := []string{s.Dir, r.Dir}
+	for _, of := range []*pgtest.Server{s, r} {
+		wal, err := os.Readlink(filepath.Join(of.Dir, "data", "pg_wal"))
+		if err != nil || !strings.HasPrefix(wal, os.TempDir()) {
+			t.Fatalf("pg_wal is at %q, %v; want it in %s", wal, err, os.TempDir())
+		}
+		if segments, err := filepath.Glob(filepath.Join(wal, "0*")); err != nil || len(segments) == 0 {
+			t.Errorf("segments in %s: %v, %v", wal, segments, err)
+		}
+		gone = append(gone, filepath.Dir(wal))
+	}
+	r.Close()
+	s.Close()
+	for _, dir := range gone {
+		if _, err := os.Stat(dir); !os.IsNotExist(err) {
+			t.Errorf("%s is left behind: %v", dir, err)
+		}
 	}
 }
 

@@ -33,7 +33,7 @@ func (s *Server) MakeSynchronous() {
 }
 
 func (s *Server) replica() (*Server, error) {
-	r := &Server{bin: s.bin, cred: s.cred, config: slices.Clone(s.config), disk: s.disk, log: s.log}
+	r := &Server{bin: s.bin, cred: s.cred, config: slices.Clone(s.config), disk: s.disk, wal: s.wal}
 	err := r.launch(func() error {
 		return r.fill("pg_basebackup", "--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--wal-method=stream", "--dbname="+s.DSN("postgres"))
 	})

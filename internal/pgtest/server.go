@@ -26,7 +26,7 @@ type Server struct {
 	bin    string   // directory of the binaries
 	config []string // name=value
 	disk   bool     // see OnDisk
-	log    bool     // see LogOnDisk
+	wal    bool     // see WALOnDisk
 	cred   *syscall.Credential
 	// PEM; the server speaks TLS when they are set
 	certificate, key []byte
@@ -44,17 +44,17 @@ func Config(name, value string) Option {
 	return func(s *Server) { s.config = append(s.config, name+"="+value) }
 }
 
-// OnDisk keeps the data where temporary files are: for a commit that waits for a disk, as it does for users, and for programs that run
-// for long. Without it they are in memory where that has room: a server makes a thousand files, and some file systems are slow to make
+// OnDisk keeps the data where temporary files are: for programs that measure, and for what runs for long. Where a commit is only to
+// wait for a disk, WALOnDisk will do. Without it they are in memory where that has room: a server makes a thousand files, and some file systems are slow to make
 // files where others were removed.
 func OnDisk() Option {
 	return func(s *Server) { s.disk = true }
 }
 
-// LogOnDisk keeps the write-ahead log where temporary files are, and only that: a commit waits for a disk, as it does for users, and
+// WALOnDisk keeps the write-ahead log where temporary files are, and only that: a commit waits for a disk, as it does for users, and
 // the thousand other files are made as fast as without it.
-func LogOnDisk() Option {
-	return func(s *Server) { s.log = true }
+func WALOnDisk() Option {
+	return func(s *Server) { s.wal = true }
 }
 
 // TLS lets the server speak TLS, too, with a certificate and its key in PEM.
@@ -129,8 +129,8 @@ func (s *Server) launch(data func() error) (err error) {
 	if err = data(); err != nil {
 		return err
 	}
-	if s.log && in != "" {
-		if err = s.moveLog(); err != nil {
+	if s.wal && in != "" {
+		if err = s.moveWAL(); err != nil {
 			return err
 		}
 	}
@@ -140,8 +140,8 @@ func (s *Server) launch(data func() error) (err error) {
 	return s.Launch()
 }
 
-// moveLog takes the write-ahead log out of the data directory, before the first start.
-func (s *Server) moveLog() error {
+// moveWAL takes the write-ahead log out of the data directory, before the first start.
+func (s *Server) moveWAL() error {
 	dir, err := s.DirOnDisk()
 	if err != nil {
 		return err

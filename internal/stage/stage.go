@@ -30,7 +30,7 @@ func Database(dsn string) (string, func(), error) {
 	if dsn != "" {
 		return dsn, func() {}, nil
 	}
-	server, err := pgtest.Launch(pgtest.LogOnDisk(), pgtest.Config("max_connections", "200"))
+	server, err := pgtest.Launch(pgtest.WALOnDisk(), pgtest.Config("max_connections", "200"))
 	if err != nil {
 		return "", nil, err
 	}

@@ -35,7 +35,7 @@ func TestReconnectsKillNobody(t *testing.T) {
 	be, pool := migratedAt(t, pgtest.Start(t, pgtest.Config("fsync", "off")).DB("reconnects"), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
 	bare := pace.Beside(t, connecting(pool))
 	const sessions = 16
-	rounds := pace.Rounds(10*sessions, 10_000)
+	rounds := pace.Rounds(15*sessions, 10_000)
 	var left, judged, dead, notCounted atomic.Int64
 	left.Store(int64(rounds))
 	join := func() *kit.Actor {

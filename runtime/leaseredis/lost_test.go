@@ -62,7 +62,7 @@ func TestARegistrationThatWasLost(t *testing.T) {
 				name := redistest.Namespace(t)
 				be := on(c, name, leaseredis.WithTags(1), leaseredis.WithSlots(1), leaseredis.WithLogger(discard))
 				var n atomic.Int64
-				run(t, be, lease.Spec{Name: "c", Per: per, Topics: []string{"*"}, Handlers: []lease.Handler{noop("kind", &n)}})
+				run(t, be, lease.Spec{Name: "c", Per: per, Topics: []string{"*"}, Idle: time.Hour, Handlers: []lease.Handler{noop("kind", &n)}})
 				publish := func() {
 					kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", Key: "x", Payload: []byte("{}")}}))
 				}

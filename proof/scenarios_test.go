@@ -57,7 +57,7 @@ func TestFrozenHolder(t *testing.T) {
 			at, _ := f.Find(from, func(e fleet.Event) bool { return e.What == "storing" && e.Replica == frozen.Name && e.Epoch == epoch })
 			return at >= 0
 		}
-		time.Sleep(100 * time.Millisecond) // mostly what it has told is read by then
+		time.Sleep(100 * time.Millisecond) // most of what it told is read by then
 		if storing() {
 			f.Thaw(frozen)
 			continue

@@ -219,7 +219,7 @@ func TestAProcessThatWasCutOffDoesNotJudge(t *testing.T) {
 	kit.Eventually(t, "it learns that it is lost", func() bool { return errors.Is(far.Session.Heartbeat(t.Context()), backend.ErrSessionLost) })
 }
 
-// A machine that wakes up has processes that were frozen together: the first to look does not judge those that still sleep.
+// When a machine wakes up, all its processes were frozen: the first to look does not judge the others, which may not have run since.
 func TestAProcessThatWasFrozenDoesNotJudge(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

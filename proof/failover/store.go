@@ -24,7 +24,6 @@ type store interface {
 	// Addr is where it listens; url is what replicas are given to reach it at another address.
 	Addr() string
 	url(addr string) string
-	ping(ctx context.Context) error
 	// bare makes a connection, and a write on it that returns when it is as durable as leasegen's.
 	bare(ctx context.Context) (connection, write time.Duration, err error)
 	prepare(ctx context.Context, name string) error
@@ -87,8 +86,6 @@ func (s *pgStore) url(addr string) string {
 	return strings.Replace(s.pool.Config().ConnString(), s.Addr(), addr, 1)
 }
 
-func (s *pgStore) ping(ctx context.Context) error { return s.pool.Ping(ctx) }
-
 func (s *pgStore) bare(ctx context.Context) (connection, write time.Duration, err error) {
 	var c *pgx.Conn
 	commit := func() error { // of a message in the server's log, which needs no table
@@ -150,8 +147,6 @@ type redisStore struct {
 func namespace(name string) string { return strings.ReplaceAll(name, "_", "-") + "-" }
 
 func (s *redisStore) url(addr string) string { return "redis://" + addr }
-
-func (s *redisStore) ping(ctx context.Context) error { return s.client.Ping(ctx).Err() }
 
 func (s *redisStore) bare(ctx context.Context) (connection, write time.Duration, err error) {
 	c := redis.NewClient(&redis.Options{Addr: s.Addr(), PoolSize: 1})

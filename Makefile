@@ -8,13 +8,8 @@ PROOF_ROUNDS  ?= 100
 TRIALS        ?= 100
 SOAK          ?= 20m
 SITE          ?= localhost:8000
-# Packages whose tests run at once. Most of these mostly wait: for TTLs, servers and elections. Where a process keeps a core for more than
-# 2 ms to start, connections to PostgreSQL are dear, too: there one package keeps two cores at work. How busy the machine is does not count.
-ifndef TEST_PACKAGES
-TEST_PACKAGES := $(or $(shell export LC_ALL=C TIMEFORMAT='%3U %3S'; true=$$(type -P true); \
-  { time for i in {1..50}; do $$true; done; } 2>&1 | awk 'END {print (($$1 + $$2) / 50 > 0.002 ? 1 : 2)}' 2>/dev/null),2)
-endif
-export TEST_PACKAGES
+# Packages whose tests run at once. Most of these mostly wait: for TTLs, servers and elections.
+TEST_PACKAGES ?= 2
 # Tests that make more runs, by their names without Test, wherever they are; make test runs each other one once.
 # The rules of every backend once more, in other settings;
 AGAIN         := Conformance(OnCluster|WithLeastRights|Pooled|OnSmallPools)|Cluster

@@ -146,8 +146,8 @@ func (b *Bare) Within(t testing.TB, what string, took, limit time.Duration) {
 	}
 }
 
-// Parallel lets n tests run at once, fewer on a machine where processes are dear, or as many as the command line says. Tests that
-// mostly wait are over sooner when there are many more than cores. Call it in TestMain.
+// Parallel lets n tests run at once, or as many as the command line says. Tests that mostly wait are over sooner when there are
+// many more than cores. Call it in TestMain.
 func Parallel(n int) {
 	if !flag.Parsed() {
 		flag.Parse()
@@ -155,12 +155,13 @@ func Parallel(n int) {
 	chosen := false
 	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
 	if !chosen {
-		flag.Set("test.parallel", strconv.Itoa(AtOnce(n)))
+		flag.Set("test.parallel", strconv.Itoa(n))
 	}
 }
 
-// AtOnce is how many of n things that start processes and connect to servers a machine bears at once: fewer where that costs much. How
-// busy it is at this moment does not count: it may be for a second, and the number holds for minutes.
+// AtOnce is how many of n pairs of processes that connect to a server a machine bears at once, so that how long something takes among
+// them can be measured: fewer where processes are dear. How busy it is at this moment does not count: it may be for a second, and
+// the number holds for minutes.
 func AtOnce(n int) int {
 	_, worked := startOf()
 	return share(n, worked)
@@ -170,7 +171,7 @@ func AtOnce(n int) int {
 // take several times as long for the pages of a new process, and no longer for anything else.
 const start = time.Millisecond
 
-// share is how many of n tests are to run at once where the start of a process keeps a core busy for so long; all where that is not known.
+// share is how many of n pairs are to run at once where the start of a process keeps a core busy for so long; all where that is not known.
 func share(n int, worked time.Duration) int {
 	return min(n, max(2, int(float64(n)*float64(start)/float64(max(worked, 1)))))
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A slow machine runs fewer tests at once, and at least two.
+// A slow machine bears fewer pairs at once, and at least two.
 func TestShare(t *testing.T) {
 	for _, c := range []struct {
 		n      int
@@ -15,7 +15,7 @@ func TestShare(t *testing.T) {
 		want   int
 	}{{8, start / 2, 8}, {8, start, 8}, {8, 2 * start, 4}, {6, 3 * start, 2}, {6, 100 * start, 2}, {1, 100 * start, 1}, {8, 0, 8}} {
 		if got := share(c.n, c.worked); got != c.want {
-			t.Errorf("%d tests at %v: got %d, want %d", c.n, c.worked, got, c.want)
+			t.Errorf("%d pairs at %v: got %d, want %d", c.n, c.worked, got, c.want)
 		}
 	}
 }

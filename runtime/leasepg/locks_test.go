@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/faultproxy"
+	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
@@ -125,7 +126,7 @@ func TestStandbyIsWokenInTime(t *testing.T) {
 	kit.OK(t, be.Register(t.Context(), led, nil))
 	fromNow, wait := wakes(t, pool)
 	standby, _ := leader(t, be, time.Hour)
-	for i := range 50 {
+	for i := range pace.Rounds(14, 50) {
 		id, s := leader(t, be, time.Hour)
 		g := kit.Acting(t, be, id, led).Acquires(1)
 		kit.Equal(t, "acquired", len(g), 1)
@@ -363,7 +364,7 @@ func TestLeaderIsCutOff(t *testing.T) {
 	link := faultproxy.Start(t, addr)
 	far := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), addr, link.Addr(), 1)), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
 	kept, lost := 0, 0
-	for i := range 20 {
+	for i := range pace.Rounds(10, 20) {
 		id, s := leader(t, far, time.Minute)
 		var g []backend.Grant
 		kit.Eventually(t, "it leads", func() bool { g = kit.Acting(t, far, id, led).Acquires(1); return len(g) == 1 })
@@ -403,7 +404,7 @@ func TestCancelledAcquire(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
 	kit.OK(t, be.Register(t.Context(), led, nil))
-	for range 30 {
+	for range pace.Rounds(12, 30) {
 		id, s := leader(t, be, time.Minute)
 		ctx, cancel := context.WithTimeout(t.Context(), rand.N(3*time.Millisecond))
 		attempt := kit.ID()

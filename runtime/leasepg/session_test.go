@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/faultproxy"
+	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
@@ -26,12 +27,12 @@ import (
 // moment of expiry. Once a lease was granted to another, no heartbeat succeeds any more.
 func TestNoHeartbeatAfterTakeover(t *testing.T) {
 	t.Parallel()
-	const rounds, ttl = 40, 30 * time.Millisecond
+	const ttl = 30 * time.Millisecond
 	be, _ := migrated(t)
 	kit.OK(t, be.Register(t.Context(), grouped, nil))
 	contender := kit.Join(t, be, grouped, time.Hour)
 	var epoch int64
-	for range rounds {
+	for range pace.Rounds(15, 40) {
 		var holder *kit.Actor
 		kit.Eventually(t, "the holder gets the lease", func() bool {
 			holder = kit.Join(t, be, grouped, ttl)

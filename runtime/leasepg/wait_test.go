@@ -79,7 +79,7 @@ func TestNudgedAsItBeginsToWait(t *testing.T) {
 	kit.Join(t, be, grouped, time.Hour)
 	beginsToWait(t, pool)
 	bare := pace.Beside(t, connecting(pool))
-	for range 10 {
+	for range pace.Rounds(5, 10) {
 		began := time.Now()
 		id := kit.Join(t, be, grouped, time.Hour).ID
 		nudged := query[int](t, pool, "SELECT begins_to_wait($1, 5)", id)

@@ -54,7 +54,8 @@ type Bare struct {
 }
 
 // Beside makes one bare request after the other until Stop, at the latest until the test ends. In between it
-// rests four times as long as the last one took, within 5 and 50 ms: it is little load itself, also where each is a new connection.
+// rests four times as long as the last one took, within 5 and 50 ms, so that it is little load itself; where each is a new connection and
+// that takes 40 ms of a core, it is half a core's.
 func Beside(t testing.TB, request func(context.Context) error) *Bare {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -159,9 +160,8 @@ func Parallel(n int) {
 	}
 }
 
-// AtOnce is how many of n pairs of processes that connect to a server a machine bears at once, so that how long something takes among
-// them can be measured: fewer where processes are dear. How busy it is at this moment does not count: it may be for a second, and
-// the number holds for minutes.
+// AtOnce is how many of n pairs of processes may work side by side while it is measured how long something takes: fewer where processes
+// are dear. How busy the machine is at this moment does not count: it may be for a second, and the number holds for minutes.
 func AtOnce(n int) int {
 	_, worked := startOf()
 	return share(n, worked)

@@ -137,7 +137,7 @@ func TestFrozenLeader(t *testing.T) {
 			successor := kit.Join(t, be, led, time.Hour)
 			const ttl = 5 * time.Second
 			process, frozen := part{pool.Config().ConnString(), ttl, led, 1, mixed}.start(t)
-			bare := pace.Beside(t, pool.Ping)
+			bare := pace.Beside(t, pool.Ping) // no connections: the bound below leaves four seconds for tries to connect
 			time.Sleep(ttl)
 			kit.Equal(t, "state of a living leader", state(t, pool, frozen), "live")
 			kit.Equal(t, "acquired from a living leader", len(successor.Acquires(1)), 0)

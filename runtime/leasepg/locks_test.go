@@ -364,7 +364,7 @@ func TestLeaderIsCutOff(t *testing.T) {
 	link := faultproxy.Start(t, addr)
 	far := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), addr, link.Addr(), 1)), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
 	kept, lost := 0, 0
-	for i := range pace.Rounds(10, 20) {
+	for i := 0; i < pace.Rounds(10, 20) || kept == 0 && i < 20; i++ {
 		id, s := leader(t, far, time.Minute)
 		var g []backend.Grant
 		kit.Eventually(t, "it leads", func() bool { g = kit.Acting(t, far, id, led).Acquires(1); return len(g) == 1 })

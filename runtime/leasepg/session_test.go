@@ -40,14 +40,16 @@ func TestNoHeartbeatAfterTakeover(t *testing.T) {
 			return err == nil && len(gs) == 1
 		})
 		var (
-			wg      sync.WaitGroup
-			granted = make(chan time.Time, 1)
+			wg    sync.WaitGroup
+			at    time.Time
+			taken = make(chan struct{})
 		)
 		wg.Go(func() {
 			for {
 				gs := contender.Acquires(1)
 				if len(gs) == 1 {
-					granted <- time.Now()
+					at = time.Now()
+					close(taken)
 					if gs[0].Epoch <= epoch {
 						t.Errorf("epoch %d was granted after %d", gs[0].Epoch, epoch)
 					}
@@ -59,7 +61,10 @@ func TestNoHeartbeatAfterTakeover(t *testing.T) {
 		})
 		var lastSuccess time.Time
 		for {
-			time.Sleep(rand.N(2 * ttl))
+			select {
+			case <-time.After(rand.N(2 * ttl)):
+			case <-taken: // at once: a moment later the session finds out by itself
+			}
 			before := time.Now()
 			err := holder.Session.Heartbeat(t.Context())
 			if errors.Is(err, backend.ErrSessionLost) {
@@ -72,7 +77,7 @@ func TestNoHeartbeatAfterTakeover(t *testing.T) {
 			lastSuccess = before
 		}
 		wg.Wait()
-		if at := <-granted; lastSuccess.After(at) {
+		if lastSuccess.After(at) {
 			t.Fatalf("a heartbeat sent %v after the takeover succeeded", lastSuccess.Sub(at))
 		}
 	}

@@ -140,7 +140,7 @@ func TestNetworkResetsKillNobody(t *testing.T) {
 			watching := kit.Join(t, be, grouped, time.Hour)
 			bare := pace.Beside(t, connecting(pool))
 			dead := 0
-			for range pace.Rounds(6, 30) {
+			for range pace.Rounds(10, 30) {
 				began := time.Now()
 				id := kit.Join(t, far, grouped, time.Hour)
 				kit.Eventually(t, "both wait", func() bool { return waits(t, pool, id.ID) && waits(t, pool, watching.ID) })

@@ -45,8 +45,8 @@ func Config(name, value string) Option {
 }
 
 // OnDisk keeps the data where temporary files are: for programs that measure, and for what runs for long. Where a commit is only to
-// wait for a disk, WALOnDisk will do. Without it they are in memory where that has room: a server makes a thousand files, and some file systems are slow to make
-// files where others were removed.
+// wait for a disk, WALOnDisk will do. Without either the data are in memory where that has room: a server makes a thousand files, and
+// some file systems are slow to make files where others were removed.
 func OnDisk() Option {
 	return func(s *Server) { s.disk = true }
 }

@@ -29,7 +29,8 @@ type SessionSpec struct {
 type Session interface {
 	// Heartbeat extends the session by its TTL, from the server's present. It returns
 	// ErrSessionLost when the session is dead or expired: it can neither create nor
-	// revive one. It uses a connection of its own that no handler can starve.
+	// revive one. After any other error it is not known whether the session was extended, and the
+	// runtime sends another. It uses a connection of its own that no handler can starve.
 	Heartbeat(ctx context.Context) error
 	// Alarm is ready when the session notices by itself that its connection broke, or that it was declared dead. The
 	// runtime then sends a heartbeat at once, to learn what is left. Nil: this session notices no loss by itself.

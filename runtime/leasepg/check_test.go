@@ -77,6 +77,6 @@ func TestRoleOwns(t *testing.T) {
 	kit.Must[int](t)(be.SetCursor(t.Context(), slots.Name, "", operate.CursorTarget{Beginning: true}))
 	kit.Must[[]operate.CursorStatus](t)(be.Cursors(t.Context(), slots.Name, "", 10))
 	kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), all))
-	kit.OK(t, id.Session.Heartbeat(t.Context()))
+	kit.OK(t, id.Heartbeat())
 	kit.OK(t, id.Session.Close(t.Context()))
 }

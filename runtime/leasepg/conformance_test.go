@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -126,32 +125,19 @@ func query[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) T {
 	return v
 }
 
-// pools remembers which database a backend of the suite was made on, by a pool for what the
-// application does there itself.
-type pools struct{ m sync.Map }
+func TestConformance(t *testing.T) { leasetest.Run(t, factory(reused(t, forSuite, 8))) }
 
-func (p *pools) of(be backend.Backend) *pgxpool.Pool {
-	v, _ := p.m.Load(be)
-	return v.(*pgxpool.Pool)
-}
-
-func TestConformance(t *testing.T) { leasetest.Run(t, factory(forSuite)) }
-
-// factory makes backends on databases that db makes.
-func factory(db func(testing.TB) (dsn string)) leasetest.Factory { return factoryMax(db, 8) }
-
-// factoryMax is factory for backends whose pools have so many connections.
-func factoryMax(db func(testing.TB) (dsn string), conns int32) leasetest.Factory {
-	var known pools
-	connect := func(t testing.TB, app *pgxpool.Pool) backend.Backend {
-		be := leasepg.New(openMax(t, app.Config().ConnString(), conns), leasepg.WithSchema("own_name"),
-			leasepg.WithLogger(slog.New(slog.DiscardHandler)))
-		known.m.Store(backend.Backend(be), app)
+// factory makes backends on the stores that next returns.
+func factory(next func(testing.TB) *store) leasetest.Factory {
+	var known stores
+	connect := func(t testing.TB, s *store) backend.Backend {
+		be := leasepg.New(s.handle(t), leasepg.WithSchema("own_name"), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
+		known.m.Store(backend.Backend(be), s)
 		return be
 	}
 	return leasetest.Factory{
 		New: func(t testing.TB) backend.Backend {
-			be := connect(t, open(t, db(t)))
+			be := connect(t, next(t))
 			kit.OK(t, be.Check(t.Context(), nil))
 			return be
 		},
@@ -163,7 +149,7 @@ func factoryMax(db func(testing.TB) (dsn string), conns int32) leasetest.Factory
 			return err
 		},
 		Effects: func(t testing.TB, be backend.Backend) []string {
-			rows, err := known.of(be).Query(t.Context(), "SELECT value FROM effect ORDER BY seq")
+			rows, err := known.of(be).app.Query(t.Context(), "SELECT value FROM effect ORDER BY seq")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -174,7 +160,7 @@ func factoryMax(db func(testing.TB) (dsn string), conns int32) leasetest.Factory
 			return values
 		},
 		PublishLate: func(t testing.TB, be backend.Backend, events ...backend.Event) (commit, rollback func()) {
-			tx, err := known.of(be).Begin(t.Context())
+			tx, err := known.of(be).app.Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}

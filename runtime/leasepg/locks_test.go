@@ -74,7 +74,7 @@ func TestAdvisoryLeader(t *testing.T) {
 	kit.Equal(t, "time that is left to who lives by its lock", members[0].TTLRemaining, time.Hour)
 	x0 := query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
 	for range 100 {
-		kit.OK(t, s.Heartbeat(t.Context()))
+		kit.OK(t, kit.Heartbeat(t, s))
 	}
 	kit.Equal(t, "transaction ids of 100 heartbeats", query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")-x0, 0)
 	for range 20 { // locks pile up: one that was taken twice would stay
@@ -347,7 +347,7 @@ func TestAdvisoryBehindPooler(t *testing.T) {
 	id := kit.Join(t, be, led, time.Minute)
 	_, err = be.Acquire(t.Context(), backend.AcquireRequest{Session: id.ID, Consumer: led, Max: 1, Attempt: kit.ID()})
 	refused(err)
-	kit.OK(t, id.Session.Heartbeat(t.Context()))
+	kit.OK(t, id.Heartbeat())
 	kit.Equal(t, "locks held through the pooler", query[int](t, direct,
 		"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"), 0)
 	kit.Equal(t, "settings left on its connections", query[string](t, pool, "SELECT current_setting('idle_session_timeout')"), "0")
@@ -416,7 +416,7 @@ func TestCancelledAcquire(t *testing.T) {
 		}
 		kit.Equal(t, "granted", len(gs), 1)
 		kit.Equal(t, "holders", held(t, pool, led.Name), 1)
-		kit.OK(t, s.Heartbeat(t.Context()))
+		kit.OK(t, kit.Heartbeat(t, s))
 		if rand.N(2) == 0 {
 			kit.OK(t, be.Release(t.Context(), id, led.Name, []backend.Ref{gs[0].Ref}))
 			kit.Equal(t, "holders after the release", held(t, pool, led.Name), 0)

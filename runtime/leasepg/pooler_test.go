@@ -100,7 +100,7 @@ func TestTransactionPooler(t *testing.T) {
 	id := kit.Join(t, be, topical, 1<<40)
 	kit.OK(t, be.Register(t.Context(), topical, nil))
 	kit.Equal(t, "acquired", len(id.Acquires(9)), 1)
-	kit.OK(t, id.Session.Heartbeat(t.Context()))
+	kit.OK(t, id.Heartbeat())
 }
 
 const cancelRequest = 80877102 // the code of a connection that asks to cancel another one's query
@@ -119,7 +119,7 @@ func TestConformancePooled(t *testing.T) {
 		return strings.Replace(dsn, server.Addr(), proxy.Addr(), 1) + "&default_query_exec_mode=exec"
 	}
 	kit.Must[[]string](t)(leasepg.Migrate(t.Context(), open(t, through(server.DB("migrated")))))
-	f := factory(func(t testing.TB) string { return through(forSuiteOn(t, server)) })
+	f := factory(fresh(func(t testing.TB) string { return through(forSuiteOn(t, server)) }, 8))
 	f.Polls = true
 	variant(t, f)
 }

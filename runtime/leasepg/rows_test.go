@@ -64,7 +64,7 @@ func TestRowLeasesExpireOneByOne(t *testing.T) {
 	lapse("b")
 	kit.Equal(t, "lost", fmt.Sprint(renew(gs)), "[b]") // it cannot be revived
 	kit.Equal(t, "free", surveyed(t, be, rowed).Free, 1)
-	kit.OK(t, id.Session.Heartbeat(t.Context()))
+	kit.OK(t, id.Heartbeat())
 	taken := other.Acquires(9)
 	kit.Equal(t, "taken", fmt.Sprint(resources(taken)), "[b]")
 	kit.Equal(t, "suspicion", taken[0].Suspicion, 0) // its owner lives

@@ -306,7 +306,7 @@ func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]callCost 
 	measure("release", func() {
 		kit.OK(t, be.Release(ctx, session.ID, scaled.slots.Name, kit.Refs(grants[scaled.slots.Name])[:100]))
 	})
-	measure("heartbeat", func() { kit.OK(t, session.Session.Heartbeat(ctx)) })
+	measure("heartbeat", func() { kit.OK(t, session.Heartbeat()) })
 	measure("maintain", func() {
 		kit.Must[operate.MaintainReport](t)(be.Maintain(ctx, []backend.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group}))
 	})

@@ -21,7 +21,7 @@ func TestLeadersOfTwoSchemas(t *testing.T) {
 		kit.OK(t, be.Register(t.Context(), led, nil))
 		id, s := leader(t, be, time.Hour)
 		kit.Equal(t, "leads in "+schema, len(kit.Acting(t, be, id, led).Acquires(1)), 1)
-		kit.OK(t, s.Heartbeat(t.Context()))
+		kit.OK(t, kit.Heartbeat(t, s))
 		other, _ := leader(t, be, time.Hour)
 		kit.Equal(t, "leads beside the leader of "+schema, len(kit.Acting(t, be, other, led).Acquires(1)), 0)
 	}

@@ -288,7 +288,7 @@ func TestCostOfHolding(t *testing.T) {
 		if beat == beats-1 { // after a second this one reports all of them; without it they wait for ten
 			time.Sleep(1100 * time.Millisecond)
 		}
-		kit.OK(t, holder.Session.Heartbeat(t.Context()))
+		kit.OK(t, holder.Heartbeat())
 	}
 	x1 := query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
 	kit.Equal(t, "transaction ids of the heartbeats", x1-x0, beats)

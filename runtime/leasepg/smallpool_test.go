@@ -31,7 +31,7 @@ func TestConformanceOnSmallPools(t *testing.T) {
 			if conns == 1 || pace.Long() {
 				tests = append(tests, "Effects_", "A_zombie", "Retry_then_succeed", "Backoff_and_attempts", "A_stream_survives", "A_failing_batch", "Partition_keys", "Publish/", "Parked/", "Cursor/")
 			}
-			leasetest.RunSome(t, factoryMax(forSuite, conns), tests...)
+			leasetest.RunSome(t, factory(reused(t, forSuite, conns)), tests...)
 		})
 	}
 }

@@ -298,7 +298,7 @@ func TestFrozenWatcherForgets(t *testing.T) {
 		near.Heal()
 		time.Sleep(300 * time.Millisecond)
 		if was == "live" {
-			kit.OK(t, id.Session.Heartbeat(t.Context()))
+			kit.OK(t, id.Heartbeat())
 		}
 		kit.OK(t, id.Session.Close(t.Context()))
 	}
@@ -321,7 +321,7 @@ func TestWhoWasCutOffWaits(t *testing.T) {
 	kit.Eventually(t, "the watcher is back", func() bool { return query[int](t, pool, firstHolder, watching.ID) != pid })
 	back := time.Now()
 	kit.Eventually(t, "the other is found dead", func() bool {
-		kit.OK(t, watching.Session.Heartbeat(t.Context()))
+		kit.OK(t, watching.Heartbeat())
 		return state(t, pool, id.ID) == "dead"
 	})
 	if took := time.Since(back); took < ttl/3-time.Second {

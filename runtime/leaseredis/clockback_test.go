@@ -32,10 +32,10 @@ func TestNothingWaitsForAClockThatWasSetBack(t *testing.T) {
 	kit.Equal(t, "messages", len(f.Messages), 1)
 	kit.Must[[]string](t)(be.Commit(t.Context(), dies.ID, topical.Name, []backend.Progress{{Ref: gs[0].Ref, Seq: 1, Cursor: f.Next,
 		Park: []backend.Park{{ID: f.Messages[0].ID, Lane: "k", Attempt: 1, After: 2 * time.Second}}}}))
-	kit.OK(t, live.Session.Heartbeat(t.Context()))
+	kit.OK(t, live.Heartbeat())
 	kit.OK(t, c.HDel(t.Context(), meta, "shift", "shifted").Err()) // it is set back
 	began := time.Now()
-	kit.OK(t, live.Session.Heartbeat(t.Context()))
+	kit.OK(t, live.Heartbeat())
 	kit.Equal(t, "warnings", log.count("clock was set back"), 1)
 
 	var got []backend.Grant

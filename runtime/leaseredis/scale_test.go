@@ -208,7 +208,7 @@ func scaled(t *testing.T, size scale, counting bool) map[string]scriptCost {
 				kit.OK(t, be.Retire(ctx, live.ID, info.Name, kit.Refs(gs)))
 			}
 		}
-		kit.OK(t, live.Session.Heartbeat(ctx))
+		kit.OK(t, live.Heartbeat())
 		kit.Must[[]backend.Ref](t)(be.Owned(ctx, live.ID, topical.Name))
 		feed := kit.Must[backend.Feed](t)(be.OpenFeed(ctx, all))
 		kit.OK(t, be.Publish(ctx, kit.Events("fan", 500))) // which all others take copies of

@@ -64,7 +64,7 @@ func TestLostReplies(t *testing.T) {
 			// Once, so that the server knows the scripts: a refused one is sent again whole.
 			warm := kit.Join(t, straight, topical, time.Hour)
 			kit.OK(t, straight.Register(ctx, topical, nil))
-			kit.OK(t, warm.Session.Heartbeat(ctx))
+			kit.OK(t, warm.Heartbeat())
 			kit.OK(t, warm.Session.Close(ctx))
 
 			spec := backend.SessionSpec{ID: kit.ID(), TTL: time.Hour, Consumers: []string{topical.Name}}
@@ -87,7 +87,7 @@ func TestLostReplies(t *testing.T) {
 			kit.Equal(t, "free", survey(t, straight, topical).Free, 1)
 
 			unknown(t, p, "heartbeat", func() error { return s.Heartbeat(ctx) })
-			kit.OK(t, s.Heartbeat(ctx))
+			kit.OK(t, kit.Heartbeat(t, s))
 
 			kit.OK(t, be.Release(ctx, spec.ID, topical.Name, kit.Refs(gs[:1])))
 			unknown(t, p, "release", func() error { return be.Release(ctx, spec.ID, topical.Name, kit.Refs(gs[1:2])) })
@@ -168,7 +168,7 @@ func TestCrashWhileClosing(t *testing.T) {
 	if crashed == 0 || crashed == n {
 		t.Errorf("%d of %d are taken over from a crash, want some", crashed, n)
 	}
-	kit.Lost(t, "heartbeat", id.Session.Heartbeat(t.Context()))
+	kit.Lost(t, "heartbeat", id.Heartbeat())
 }
 
 // Handlers that use up the application's connections keep no heartbeat waiting.
@@ -179,7 +179,7 @@ func TestHeartbeatsHaveAConnectionOfTheirOwn(t *testing.T) {
 	s := kit.Join(t, be, topical, time.Minute)
 	conn := c.Conn() // it takes the one there is
 	kit.OK(t, conn.Ping(t.Context()).Err())
-	kit.OK(t, s.Session.Heartbeat(t.Context()))
+	kit.OK(t, s.Heartbeat())
 
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -201,7 +201,7 @@ func TestAClosedSessionLeavesNoConnection(t *testing.T) {
 	be := on(c, "x")
 	for range 3 {
 		sess := kit.Join(t, be, topical, time.Minute)
-		kit.OK(t, sess.Session.Heartbeat(t.Context()))
+		kit.OK(t, sess.Heartbeat())
 		if named() < 2 {
 			t.Fatal("the heartbeat has no connection of its own")
 		}
@@ -230,8 +230,8 @@ func TestFlushAll(t *testing.T) {
 	default:
 		t.Error("sessions were not alarmed")
 	}
-	kit.Lost(t, "heartbeat", id.Session.Heartbeat(t.Context()))
-	kit.Lost(t, "heartbeat", idle.Session.Heartbeat(t.Context()))
+	kit.Lost(t, "heartbeat", id.Heartbeat())
+	kit.Lost(t, "heartbeat", idle.Heartbeat())
 	_, err := be.Acquire(t.Context(), id.Request(1))
 	kit.Lost(t, "acquire", err)
 
@@ -244,7 +244,7 @@ func TestFlushAll(t *testing.T) {
 			t.Errorf("epoch %d after %d", after[i].Epoch, before[i].Epoch)
 		}
 	}
-	kit.OK(t, id.Session.Heartbeat(t.Context()))
+	kit.OK(t, id.Heartbeat())
 }
 
 // A server may forget its scripts at any time.
@@ -261,7 +261,7 @@ func TestScriptFlush(t *testing.T) {
 	gs := id.Acquires(9)
 	kit.Equal(t, "granted", len(gs), 9)
 	flush()
-	kit.OK(t, id.Session.Heartbeat(t.Context()))
+	kit.OK(t, id.Heartbeat())
 	flush()
 	kit.OK(t, be.Release(t.Context(), id.ID, topical.Name, kit.Refs(gs)))
 	flush()
@@ -337,12 +337,12 @@ func TestTheServersClockIsSetBack(t *testing.T) {
 	kit.Equal(t, "free, an hour back", survey(t, be, topical).Free, 0)
 	kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil))
 	kit.Equal(t, "free", survey(t, be, topical).Free, 4)
-	kit.OK(t, lives.Session.Heartbeat(t.Context()))
+	kit.OK(t, lives.Heartbeat())
 	got, gotRows := 0, 0
 	kit.Eventually(t, "what it held is taken over", func() bool {
 		got += len(lives.Acquires(8))
 		gotRows += len(lives.As(rows).Acquires(8))
 		return got == 8 && gotRows >= 8 // those expire again
 	})
-	kit.Lost(t, "heartbeat", id.Session.Heartbeat(t.Context()))
+	kit.Lost(t, "heartbeat", id.Heartbeat())
 }

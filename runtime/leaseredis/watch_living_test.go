@@ -53,7 +53,7 @@ func TestReconnects(t *testing.T) {
 		if w.dead(a.ID) {
 			t.Errorf("session %s was ended, and lives", a.ID)
 		}
-		kit.OK(t, a.Session.Heartbeat(t.Context()))
+		kit.OK(t, a.Heartbeat())
 	}
 	t.Logf("%d connections ended in %v", n, time.Since(began).Round(time.Millisecond))
 }
@@ -76,7 +76,7 @@ func TestASlowReconnectIsNoDeath(t *testing.T) {
 	}})
 	t.Cleanup(func() { c.Close() })
 	far := w.join(on(c, w.namespace, leaseredis.WithLogger(discard)), grouped, time.Minute)
-	kit.OK(t, far.Session.Heartbeat(t.Context()))
+	kit.OK(t, far.Heartbeat())
 	w.sees(&seen, near.ID, far.ID)
 	slow.Store(true)
 	before := w.conn(0, far.ID)
@@ -145,7 +145,7 @@ func TestServerRestartKillsNobody(t *testing.T) {
 			p.Cut() // what hangs in the hole
 			p.Heal()
 			w.linked(far.ID, before)
-			kit.OK(t, far.Session.Heartbeat(t.Context()))
+			kit.OK(t, far.Heartbeat())
 		})
 	}
 }
@@ -208,7 +208,7 @@ func TestAProcessThatWasCutOffDoesNotJudge(t *testing.T) {
 	kit.Equal(t, "the other is dead", w.dead(far.ID), false)
 	p.Heal()
 	w.linked(far.ID, conns[1])
-	kit.OK(t, far.Session.Heartbeat(t.Context()))
+	kit.OK(t, far.Heartbeat())
 	// One that was not finds it by its connection.
 	var seen sights
 	third := w.join(on(through(t, s.Addr(), seen.open), w.namespace, leaseredis.WithLogger(discard)), grouped, ttl)
@@ -267,5 +267,5 @@ func TestASessionIsNotEndedByAnOldConnection(t *testing.T) {
 	kit.Equal(t, "ended by a stranger", w.dead(a.ID), false)
 	kit.OK(t, bury(judge.ID, conn))
 	kit.Equal(t, "ended", w.dead(a.ID), true)
-	kit.Lost(t, "heartbeat", a.Session.Heartbeat(t.Context()))
+	kit.Lost(t, "heartbeat", a.Heartbeat())
 }

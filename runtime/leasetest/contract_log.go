@@ -177,8 +177,8 @@ var logChecks = []check{
 		b := join(t, be, perTopic(), long)
 		kit.Eventually(t, "the session expired", func() bool { return len(b.Surveys().Members) == 1 })
 		kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{a.Info}))
-		kit.Lost(t, "heartbeat of a forgotten session", a.Session.Heartbeat(t.Context()))
-		kit.OK(t, b.Session.Heartbeat(t.Context()))
+		kit.Lost(t, "heartbeat of a forgotten session", a.Heartbeat())
+		kit.OK(t, b.Heartbeat())
 	})},
 }
 

@@ -98,7 +98,7 @@ var pauseChecks = []check{
 		a.Releases(g.Ref)
 		for _, h := range []*kit.Actor{a, b} {
 			kit.Equal(t, "acquired while paused", len(h.Acquires(1)), 0)
-			kit.OK(t, h.Session.Heartbeat(t.Context()))
+			kit.OK(t, h.Heartbeat())
 		}
 		resumes(a)
 		rises(t, b.Takes(), g)
@@ -106,7 +106,7 @@ var pauseChecks = []check{
 	{"Pause/Owners_finish_what_they_are_at", pausing(func(t testing.TB, f Factory, be backend.Backend) {
 		a, g, got := reading(t, be, 3)
 		pauses(a)
-		kit.OK(t, a.Session.Heartbeat(t.Context()))
+		kit.OK(t, a.Heartbeat())
 		a.Commits(backend.Progress{Ref: g.Ref, Cursor: got.Cut(2), Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1}}})
 		kit.Equal(t, "messages left", len(a.Reads("x", got.Cut(2), 9).Messages), 1)
 		kit.Equal(t, "parked messages that are due", len(a.Due().Messages), 1)

@@ -36,7 +36,7 @@ var replacesChecks = []check{
 				t.Fatalf("%s: a lease of a session that was not named was taken", info.Per)
 			}
 			stranger.Commits(backend.Progress{Ref: kept[0].Ref})
-			kit.Lost(t, "heartbeat of the replaced session", a.Session.Heartbeat(t.Context()))
+			kit.Lost(t, "heartbeat of the replaced session", a.Heartbeat())
 			_, err := be.Acquire(t.Context(), a.Request(1))
 			kit.Lost(t, "acquire of the replaced session", err)
 			fenced := kit.Must[[]string](t)(be.Commit(t.Context(), a.ID, info.Name, []backend.Progress{{Ref: held[0].Ref, Seq: 1}}))
@@ -51,7 +51,7 @@ var replacesChecks = []check{
 		_, err := other.OpenSession(t.Context(), backend.SessionSpec{ID: late, TTL: long, Consumers: []string{"c"}, Host: "host", PID: 7})
 		kit.Lost(t, "opening a session that was replaced", err)
 		kit.Equal(t, "members", len(b.Surveys().Members), 1)
-		kit.OK(t, b.Session.Heartbeat(t.Context()))
+		kit.OK(t, b.Heartbeat())
 	})},
 	{"Replaces/It_can_be_repeated", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		a := join(t, be, perTopic(), long).Registers("x")
@@ -61,9 +61,9 @@ var replacesChecks = []check{
 		// A second copy of the request has no further effect, whether or not it is refused.
 		spec := backend.SessionSpec{ID: b.ID, TTL: long, Consumers: []string{"c"}, Replaces: a.ID, Host: "host", PID: 7}
 		if again, err := f.Again(t, be).OpenSession(t.Context(), spec); err == nil {
-			kit.OK(t, again.Heartbeat(t.Context()))
+			kit.OK(t, kit.Heartbeat(t, again))
 		}
-		kit.OK(t, b.Session.Heartbeat(t.Context()))
+		kit.OK(t, b.Heartbeat())
 		b.Commits(backend.Progress{Ref: g.Ref})
 		kit.Equal(t, "members", len(b.Surveys().Members), 1)
 	})},

@@ -47,7 +47,7 @@ var sessionChecks = []check{
 		g := a.Takes()
 		b := join(t, f.Again(t, be), perTopic(), long)
 		for end := time.Now().Add(2 * short); time.Now().Before(end); time.Sleep(short / 5) {
-			kit.OK(t, a.Session.Heartbeat(t.Context()))
+			kit.OK(t, a.Heartbeat())
 			if got := b.Acquires(1); len(got) > 0 {
 				t.Fatalf("a lease was taken from a session that sends heartbeats: %+v", got)
 			}
@@ -59,12 +59,12 @@ var sessionChecks = []check{
 		a.Acquires(1)
 		b := join(t, f.Again(t, be), perTopic(), long)
 		kit.Eventually(t, "the session is no longer counted", func() bool { return len(b.Surveys().Members) == 1 })
-		kit.Lost(t, "heartbeat of an expired session", a.Session.Heartbeat(t.Context()))
+		kit.Lost(t, "heartbeat of an expired session", a.Heartbeat())
 		_, err := be.Acquire(t.Context(), a.Request(1))
 		kit.Lost(t, "acquire of an expired session", err)
 		equalSlices(t, "taken over", resources(b.Acquires(2)), []string{"x", "y"})
 		for range 3 {
-			kit.Lost(t, "heartbeat after takeover", a.Session.Heartbeat(t.Context()))
+			kit.Lost(t, "heartbeat after takeover", a.Heartbeat())
 		}
 		kit.Equal(t, "members", len(b.Surveys().Members), 1)
 	})},
@@ -85,7 +85,7 @@ var sessionChecks = []check{
 		for _, g := range kept {
 			b.Commits(backend.Progress{Ref: g.Ref})
 		}
-		kit.Lost(t, "heartbeat after close", a.Session.Heartbeat(t.Context()))
+		kit.Lost(t, "heartbeat after close", a.Heartbeat())
 	})},
 	{"Session/Close_can_be_repeated", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		a := join(t, be, perTopic(), long).Registers("x")

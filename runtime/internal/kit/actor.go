@@ -11,7 +11,7 @@ import (
 )
 
 // Actor is a session on one handle, as a process has it, and what the process does with it: each method makes one
-// call of the backend, which may not fail.
+// call of the backend, which may not fail; but a heartbeat may, and is repeated where it got no answer.
 type Actor struct {
 	T       testing.TB
 	Be      backend.Backend
@@ -35,21 +35,34 @@ func Open(t testing.TB, be backend.Backend, spec backend.SessionSpec, info backe
 		spec.Consumers = append(spec.Consumers, c.Name)
 	}
 	var s backend.Session
-	for end := time.Now().Add(Patience(t)); s == nil; {
+	OK(t, answered(t, func() (err error) {
 		spec.ID = ID()
-		var err error
 		s, err = be.OpenSession(context.Background(), spec)
-		var timeout interface{ Timeout() bool }
-		if late := errors.As(err, &timeout) && timeout.Timeout(); !late || time.Now().After(end) { // a busy machine may answer too late
-			OK(t, err)
-		}
-	}
+		return err
+	}))
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		_ = s.Close(ctx)
 	})
 	return &Actor{T: t, Be: be, ID: spec.ID, Session: s, Info: info}
+}
+
+// Heartbeat sends a heartbeat of a session, which gives a server a fraction of its TTL to answer, and another
+// in place of one that got no answer in time, as processes do.
+func Heartbeat(t testing.TB, s backend.Session) error {
+	return answered(t, func() error { return s.Heartbeat(t.Context()) })
+}
+
+// answered calls until the answer comes in time: a busy machine may be late.
+func answered(t testing.TB, call func() error) error {
+	for end := time.Now().Add(Patience(t)); ; {
+		err := call()
+		var timeout interface{ Timeout() bool }
+		if late := errors.As(err, &timeout) && timeout.Timeout(); !late || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // Acting is an actor with a session that a test has opened in its own way, by its id alone.
@@ -64,6 +77,9 @@ func Sole(t testing.TB, be backend.Backend, c backend.ConsumerInfo, topics ...st
 	OK(t, be.Register(context.Background(), c, topics))
 	return a, a.Takes()
 }
+
+// Heartbeat sends a heartbeat: nil, or why the session is not extended.
+func (a *Actor) Heartbeat() error { return Heartbeat(a.T, a.Session) }
 
 // As is the same session, acting for another of its consumers.
 func (a *Actor) As(c backend.ConsumerInfo) *Actor {

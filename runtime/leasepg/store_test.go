@@ -1,0 +1,195 @@
+package leasepg_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
+)
+
+// store is a database of the suite, with a pool for what the application does there itself and one for each handle on it.
+type store struct {
+	app   *pgxpool.Pool
+	owner testing.TB // at whose end the pools are closed
+	conns int32      // of each handle's pool
+
+	mu      sync.Mutex
+	handles []*pgxpool.Pool
+	given   int // of handles, to the check that has the store now
+}
+
+// stores remembers which store a backend of the suite was made on.
+type stores struct{ m sync.Map }
+
+func (s *stores) of(be backend.Backend) *store {
+	v, _ := s.m.Load(be)
+	return v.(*store)
+}
+
+// fresh makes a store for each check, on databases that db makes.
+func fresh(db func(testing.TB) (dsn string), conns int32) func(testing.TB) *store {
+	return func(t testing.TB) *store {
+		t.Helper()
+		return &store{app: open(t, db(t)), owner: t, conns: conns}
+	}
+}
+
+// handle is the pool of one more process.
+func (s *store) handle(t testing.TB) *pgxpool.Pool {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.given == len(s.handles) {
+		s.handles = append(s.handles, openMax(s.owner, s.app.Config().ConnString(), s.conns))
+	}
+	s.given++
+	return s.handles[s.given-1]
+}
+
+// reused makes stores that checks of t use one after the other: in place of a new database, connections and statements to prepare for
+// each, which cost a server more than most checks do. A store that does not get back to how it was made is not used again.
+func reused(t testing.TB, db func(testing.TB) (dsn string), conns int32) func(testing.TB) *store {
+	create := fresh(db, conns)
+	var mu sync.Mutex
+	var free []*used
+	take := func() *used {
+		mu.Lock()
+		defer mu.Unlock()
+		if len(free) == 0 {
+			return nil
+		}
+		last := free[len(free)-1]
+		free = free[:len(free)-1]
+		return last
+	}
+	return func(check testing.TB) *store {
+		check.Helper()
+		u := take()
+		if u == nil {
+			u = &used{store: create(t)}
+			if err := u.remember(check.Context()); err != nil {
+				check.Fatal(err)
+			}
+		}
+		pgtest.Shared(check) // which shows the server's log if the check fails
+		check.Cleanup(func() {
+			if check.Failed() {
+				u.close()
+				return
+			}
+			u.left(check)
+			if err := u.empty(); err != nil {
+				check.Logf("the database %s is not used again: %v", u.app.Config().ConnConfig.Database, err)
+				u.close()
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			free = append(free, u)
+		})
+		return u.store
+	}
+}
+
+// used is a store that is emptied after each check.
+type used struct {
+	*store
+	clear string // what empties the tables that were empty, and removes the indexes that the log gets for streams and slots
+	kept  string // a query of all that was there when the store was made, and
+	was   string // what it returned then
+}
+
+// remember notes which tables are empty, and what else there is.
+func (u *used) remember(ctx context.Context) error {
+	const relations = `SELECT c.oid::regclass::text AS name, c.relkind::text AS kind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE c.relkind IN ('r', 'i', 'S') AND n.nspname IN ('own_name', 'public') ORDER BY 1`
+	type relation struct{ Name, Kind string }
+	rows, _ := u.app.Query(ctx, relations)
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[relation])
+	if err != nil {
+		return err
+	}
+	kept := []string{"SELECT string_agg(name, ' ') FROM (" + relations + ") r"}
+	var clear, indexes []string
+	for _, r := range all {
+		switch r.Kind {
+		case "S":
+			clear = append(clear, fmt.Sprintf("PERFORM setval('%s', 1, false)", r.Name))
+		case "i":
+			indexes = append(indexes, "'"+r.Name+"'")
+		default:
+			content := "SELECT string_agg(t::text, ' ' ORDER BY t::text) FROM " + r.Name + " t"
+			var filled bool
+			if err := u.app.QueryRow(ctx, "SELECT ("+content+") IS NOT NULL").Scan(&filled); err != nil {
+				return err
+			}
+			if filled {
+				kept = append(kept, content)
+			} else {
+				clear = append(clear, "DELETE FROM "+r.Name)
+			}
+		}
+	}
+	u.clear = fmt.Sprintf(`DO $$ DECLARE added text; BEGIN %s;
+		FOR added IN SELECT name FROM (%s) r WHERE kind = 'i' AND name NOT IN (%s) LOOP EXECUTE 'DROP INDEX ' || added; END LOOP;
+		UPDATE own_name.origin SET indexes = '{}' WHERE indexes <> '{}';
+	END $$`, strings.Join(clear, "; "), relations, strings.Join(indexes, ", "))
+	u.kept = "SELECT concat_ws(' ', (" + strings.Join(kept, "), (") + "))"
+	return u.app.QueryRow(ctx, u.kept).Scan(&u.was)
+}
+
+// empty brings the store back to how it was made. The error says why it cannot.
+func (u *used) empty() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if _, err := u.app.Exec(ctx, u.clear); err != nil {
+		return err
+	}
+	var is string
+	if err := u.app.QueryRow(ctx, u.kept).Scan(&is); err != nil {
+		return err
+	}
+	if is != u.was {
+		return fmt.Errorf("it was made with %q, and has %q", u.was, is)
+	}
+	return nil
+}
+
+// left waits until the check has left the store: with no connection to it but idle ones of the pools.
+func (u *used) left(check testing.TB) {
+	check.Helper()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	kit.Eventually(check, "connections are closed, or given back", func() bool {
+		there := query[int](check, u.app, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'")
+		var busy, ours int
+		for _, p := range append(slices.Clone(u.handles), u.app) {
+			busy += int(p.Stat().AcquiredConns())
+			ours += int(p.Stat().TotalConns())
+		}
+		return busy == 0 && there <= ours
+	})
+	u.given = 0
+	most := min(len(u.handles), 4) // the pools of many processes would keep too many connections
+	for _, p := range u.handles[most:] {
+		p.Close()
+	}
+	u.handles = u.handles[:most]
+}
+
+func (u *used) close() {
+	u.app.Close()
+	for _, p := range u.handles {
+		p.Close()
+	}
+}

@@ -30,10 +30,14 @@ BUSIEST       := ^Test(CursorTorture|TableTorture|ReconnectsKillNobody|QueryMode
 SUITE         := ^TestConformance$$
 # How the core meets a backend that misbehaves is shown by TestMisbehaviour; make more shows it on each backend, too.
 MISBEHAVING   := $(SUITE)/^Misbehaving
-# Two rows of make test: packages whose tests mostly wait for servers, longest first, and then all others; and, one at a time, those of the
-# generator and the pages, which compile programs. Both rows are to end together.
+# Make test leaves these tests to make more.
+LATER         := -skip '$(MORE)|$(BUSIEST)|$(MISBEHAVING)'
+# Two rows of make test, which are to end together: what takes longest on PostgreSQL; and what does on Redis, then what compiles programs,
+# and all others. Each has one package at a time, but for the others, which are small: a server that shares two cores with many tests of
+# three packages is late for seconds.
 BACKENDS      := ./runtime/leasepg ./runtime/leaseredis
-WAITING       := $(BACKENDS) ./proof ./proof/redis
+ON_POSTGRES   := ./runtime/leasepg ./proof
+ON_REDIS      := ./runtime/leaseredis ./proof/redis
 BUSY          := ./cmd/leasegen ./generator/... ./internal/snippets
 # With the race detector make more runs the runtime and the backends; first their suites, which make a machine late for other tests. It
 # would see no race in what processes share, nor in the generator, and little in simulations that the suite does not show it.
@@ -58,10 +62,10 @@ export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
 export LEASEGEN_PG_TEMPLATES := $(CURDIR)/bin/pgdata
 
 # Heaps of a few megabytes need not be collected again and again; large ones are in time. make more tests with Go's own settings.
-lint generated goldens unit suite busy waiting: export GOGC ?= 400
-lint generated goldens unit suite busy waiting: export GOMEMLIMIT ?= 2GiB
+lint generated goldens unit suite postgres redis busy others: export GOGC ?= 400
+lint generated goldens unit suite postgres redis busy others: export GOMEMLIMIT ?= 2GiB
 
-.PHONY: help demo operated check goldens unit suite test more waiting beside busy again raced race programs modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-growth bench-held compare apps site site-serve clean tools packages
+.PHONY: help demo operated check goldens unit suite test more postgres beside redis busy others again raced race programs modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-growth bench-held compare apps site site-serve clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go alone"
@@ -119,8 +123,8 @@ suite:
 	$(GO) test -vet=off -short -run '$(SUITE)' $(BACKENDS)
 
 test: tools
-	@rm -f bin/waiting.log bin/busy.log
-	@SECONDS=0; $(MAKE) --no-print-directory -s -j2 waiting beside || { $(FAILURES) bin/waiting.log bin/busy.log 2>/dev/null; exit 1; }; \
+	@rm -f bin/postgres.log bin/beside.log
+	@SECONDS=0; $(MAKE) --no-print-directory -s -j2 postgres beside || { $(FAILURES) bin/postgres.log bin/beside.log 2>/dev/null; exit 1; }; \
 	  echo "== all good: make test took $$SECONDS s"
 
 more: tools
@@ -130,15 +134,23 @@ more: tools
 
 # Each has two rows of work, in each one step after the other: more at once than the cores bear only makes the tests wait for each other.
 beside:
-	@for step in lint generated busy; do $(MAKE) --no-print-directory -s $$step || exit 1; done
+	@for step in lint generated redis busy others; do $(MAKE) --no-print-directory -s $$step || exit 1; done
 
-waiting:
-	@echo "== go test: backends and what runs as processes (servers are started and stopped by the tests), and all others"
-	$(call run,waiting,-skip '$(MORE)|$(BUSIEST)|$(MISBEHAVING)' $(WAITING) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(WAITING) $(BUSY) $(PROGRAMS) ./internal/words)"))
+postgres:
+	@echo "== go test: on PostgreSQL (servers are started and stopped by the tests)"
+	$(call run,postgres,$(LATER) $(ON_POSTGRES),1)
+
+redis:
+	@echo "== go test: on Redis and on clusters"
+	$(call run,beside,$(LATER) $(ON_REDIS),1)
 
 busy:
 	@echo "== go test: the command, the generator, and pages"
-	$(call run,busy,-skip '$(MORE)' $(BUSY),1)
+	$(call run,beside,$(LATER) $(BUSY),1)
+
+others:
+	@echo "== go test: all others"
+	$(call run,beside,$(LATER) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(ON_POSTGRES) $(ON_REDIS) $(BUSY) $(PROGRAMS) ./internal/words)"))
 
 raced:
 	@for step in race programs modules; do $(MAKE) --no-print-directory -s $$step || exit 1; done

@@ -51,20 +51,7 @@ func (r *run) play(ctx context.Context) error {
 	if err := until("another goes on for replica-2, killed", r.taken("replica-2", 1)); err != nil {
 		return err
 	}
-	const most = capacity * 3 / 4
-	if err := stage.Until(ctx, "replica-3 is busy", func() (bool, error) { return len(r.api.of("replica-3")) >= most, nil }); err != nil {
-		return err
-	}
-	if err := r.Fleet.Freeze("replica-3"); err != nil {
-		return err
-	}
-	if err := until("others go on for replica-3, frozen", r.taken("replica-3", most-1)); err != nil {
-		return err
-	}
-	if err := r.Fleet.Thaw("replica-3"); err != nil {
-		return err
-	}
-	if err := until("replica-3 thaws, and is refused", func() (bool, error) { return r.api.lateOf("replica-3") != "", nil }); err != nil {
+	if err := r.freeze(ctx, table); err != nil {
 		return err
 	}
 	if err := until("all streams are at their end", func() (bool, error) {
@@ -86,6 +73,38 @@ func (r *run) play(ctx context.Context) error {
 		return fmt.Errorf("%d events were processed again or out of order", t.twice)
 	}
 	return nil
+}
+
+// freeze freezes replica-3 while it is busy, until others have its streams, and waits until it is refused. On a busy machine it may
+// have lost them before it was frozen, so that it has no call to be refused: it is frozen again.
+func (r *run) freeze(ctx context.Context, table *stage.Table) error {
+	const name, most = "replica-3", capacity * 3 / 4
+	busy := func() (bool, error) { return len(r.api.of(name)) >= most, nil }
+	for {
+		refused := false
+		if err := stage.Until(ctx, name+" is busy", busy); err != nil {
+			return err
+		}
+		if err := r.Fleet.Freeze(name); err != nil {
+			return err
+		}
+		if err := table.Until(ctx, time.Now(), "others go on for "+name+", frozen", r.taken(name, most-1)); err != nil {
+			return err
+		}
+		if err := r.Fleet.Thaw(name); err != nil {
+			return err
+		}
+		thawed, event := time.Now(), name+" thaws, and is refused"
+		if err := stage.Until(ctx, event, func() (bool, error) {
+			refused = r.api.lateOf(name) != ""
+			return refused || len(r.api.of(name)) >= most, nil
+		}); err != nil {
+			return err
+		}
+		if refused {
+			return table.Until(ctx, thawed, event, func() (bool, error) { return true, nil })
+		}
+	}
 }
 
 // taken is true when others have gone on with n of the streams that the replica works on now.

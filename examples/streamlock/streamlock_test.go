@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 // a former owner is not refused.
 func TestEachStreamIsWorkedOnByOneReplica(t *testing.T) {
 	var out strings.Builder
-	r := run{streams: 40, events: 160} // so many that a busy machine takes over before the streams are at their end
+	r := run{streams: 40, events: 240} // so many that a busy machine takes over, and again, before the streams are at their end
 	r.Out = &out
 	err := r.Play(t.Context(), "", r.play)
 	t.Log(out.String())

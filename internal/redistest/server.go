@@ -125,6 +125,7 @@ func (s *Server) configuration() string {
 		"bind 127.0.0.1", "port " + strconv.Itoa(s.Port), "protected-mode yes",
 		"daemonize no", "dir " + strconv.Quote(s.Dir), `logfile ""`, "aclfile " + strconv.Quote(filepath.Join(s.Dir, "users.acl")),
 		`save ""`, "appendonly yes", "appendfsync everysec",
+		"auto-aof-rewrite-percentage 0", // the file lasts as long as tests do, and a fork that writes it anew would take a core for seconds
 		// Replicas are not kept waiting for more of them to come.
 		"repl-diskless-sync yes", "repl-diskless-sync-delay 0",
 	}

@@ -45,7 +45,7 @@ func TestConnectionsOfAProcess(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
-			go func() { ended <- all.Run(ctx) }()
+			go func() { ended <- kit.Run(ctx, all) }()
 			for range 10 * len(g.ttls) {
 				<-handled
 			}

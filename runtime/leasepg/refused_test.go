@@ -40,7 +40,7 @@ func TestHandlersDoNotCommit(t *testing.T) {
 	}, lease.WithLogger(slog.New(slog.DiscardHandler))))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
+	go func() { done <- kit.Run(ctx, c) }()
 	if err := <-refused; err == nil || !strings.Contains(err.Error(), "do not commit it") {
 		t.Errorf("Commit in a handler: %v", err)
 	}
@@ -92,7 +92,7 @@ func TestRefusedCommits(t *testing.T) {
 			}))))
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
-			go func() { done <- c.Run(ctx) }()
+			go func() { done <- kit.Run(ctx, c) }()
 			kit.Eventually(t, "19 effects", func() bool { return query[int](t, pool, "SELECT count(*) FROM effect") == 19 })
 			kit.Eventually(t, "a dead letter", func() bool {
 				return len(kit.Must[[]operate.DeadLetterInfo](t)(be.DeadLetters(ctx, operate.DeadLetterFilter{}))) == 1
@@ -128,7 +128,7 @@ func TestTerminatedConnections(t *testing.T) {
 	}, lease.WithLogger(slog.New(slog.DiscardHandler))))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
+	go func() { done <- kit.Run(ctx, c) }()
 	kit.Eventually(t, "20 effects", func() bool { return query[int](t, pool, "SELECT count(*) FROM effect WHERE attempt = 1") == 20 })
 	cancel()
 	kit.OK(t, <-done)

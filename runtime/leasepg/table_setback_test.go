@@ -35,7 +35,7 @@ func (r *tableReaders) run(t testing.TB, be *leasepg.Backend) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := g.Run(ctx); err != nil {
+		if err := kit.Run(ctx, g); err != nil {
 			t.Error(err)
 		}
 	})

@@ -53,7 +53,7 @@ func TestSkewedTable(t *testing.T) {
 			kit.OK(t, g.Add(c))
 		}
 		ended := make(chan error, 1)
-		go func() { ended <- g.Run(ctx) }()
+		go func() { ended <- kit.Run(ctx, g) }()
 		kit.Eventually(t, "the rows of small topics and slots", func() bool { return smallOf(topics.Rows()) == small && smallOf(keys.Rows()) == slots })
 		cancel()
 		kit.OK(t, <-ended)

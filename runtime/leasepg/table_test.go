@@ -70,7 +70,7 @@ func running(t testing.TB, consumers ...*lease.Consumer) {
 		kit.OK(t, g.Add(c))
 	}
 	wg.Go(func() {
-		if err := g.Run(ctx); err != nil {
+		if err := kit.Run(ctx, g); err != nil {
 			t.Error(err)
 		}
 	})

@@ -86,7 +86,7 @@ func TestTLS(t *testing.T) {
 		lease.One("kind", func(_ context.Context, m lease.Message[[]byte]) error { handled <- m.ID; return nil })}}))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- c.Run(ctx) }()
+	go func() { ended <- kit.Run(ctx, c) }()
 	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1)))
 	select {
 	case <-handled:

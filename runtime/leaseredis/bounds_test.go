@@ -334,7 +334,7 @@ func TestLossesOnStreamsOfOthersAreTold(t *testing.T) {
 					})}}, lease.WithLogger(discard)))
 				ctx, cancel := context.WithCancel(context.Background())
 				done := make(chan error, 1)
-				go func() { done <- consumer.Run(ctx) }()
+				go func() { done <- kit.Run(ctx, consumer) }()
 				return func() { cancel(); kit.OK(t, <-done) }
 			}
 			close(hold)

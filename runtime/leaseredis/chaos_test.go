@@ -120,7 +120,7 @@ func TestNothingIsLostOverAnUnreliableNetwork(t *testing.T) {
 				lease.WithLogger(slog.New(slog.DiscardHandler)))
 			kit.OK(t, err)
 			running.Go(func() {
-				if err := c.Run(ctx); err != nil {
+				if err := kit.Run(ctx, c); err != nil {
 					t.Error(err)
 				}
 			})

@@ -97,7 +97,7 @@ func TestClientsOfAllKinds(t *testing.T) {
 			}
 			ctx, stop := context.WithCancel(t.Context())
 			done := make(chan error, 1)
-			go func() { done <- g.Run(ctx) }()
+			go func() { done <- kit.Run(ctx, g) }()
 			const messages = 50
 			for i := range messages {
 				kit.OK(t, be.Publish(t.Context(), []backend.Event{{ID: fmt.Sprint(i), Topic: fmt.Sprint("t", i%5), Key: fmt.Sprint("k", i%9), Kind: "kind", Payload: []byte("{}")}}))

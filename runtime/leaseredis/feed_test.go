@@ -37,7 +37,7 @@ func run(t testing.TB, be backend.Backend, spec lease.Spec, opts ...lease.Option
 	c := kit.Must[*lease.Consumer](t)(lease.NewConsumer(be, spec, append(opts, lease.WithLogger(discard))...))
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
+	go func() { done <- kit.Run(ctx, c) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {

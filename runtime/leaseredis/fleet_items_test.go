@@ -17,6 +17,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -128,7 +129,7 @@ func TestStreamsOfLostProcessesGoOn(t *testing.T) {
 	release := make(chan struct{})
 	var all []*proc
 	for i := range processes {
-		all = append(all, f.start(fmt.Sprintf("p%d", i), room, until(release), func(s *lease.Spec) { s.TTL = 3 * time.Second }))
+		all = append(all, f.start(fmt.Sprintf("p%d", i), room, until(release)))
 	}
 	sum := func() (n int) {
 		for _, c := range f.running() {
@@ -247,7 +248,7 @@ func TestLogger(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- c.Run(ctx) }()
+	go func() { ended <- kit.Run(ctx, c) }()
 	const secret = "4242424242"
 	if err := lease.Publish(t.Context(), f.be, "work", itemType, []item{{"s", 4242424242}}); err != nil {
 		t.Fatal(err)

@@ -2,7 +2,6 @@ package leaseredis_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -14,6 +13,7 @@ import (
 	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -93,7 +93,7 @@ func (f *fleet) start(name string, capacity int, work func(ctx context.Context, 
 	p.cancel = cancel
 	go func() {
 		err := c.Run(ctx)
-		for tries := 1; tries < 3 && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && p.observed(opened) == 0; tries++ {
+		for tries := 1; tries < 3 && kit.Late(err) && ctx.Err() == nil && p.observed(opened) == 0; tries++ {
 			f.t.Logf("%s starts again: %v", name, err) // as what runs processes does where a server is too busy when one starts
 			err = c.Run(ctx)
 		}

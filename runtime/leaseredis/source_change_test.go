@@ -39,7 +39,7 @@ func TestAGroupGetsMoreStreams(t *testing.T) {
 		}, lease.WithLogger(discard)))
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
-		go func() { ended <- c.Run(ctx) }()
+		go func() { ended <- kit.Run(ctx, c) }()
 		return func() { cancel(); kit.OK(t, <-ended) }
 	}
 	add := func(stream, payload string) {

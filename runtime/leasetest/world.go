@@ -154,11 +154,7 @@ func (w *world) startWith(s lease.Spec, handlers func(p *process) []lease.Handle
 		s.Handlers = handlers(p)
 		c := kit.Must[*lease.Consumer](w.t)(lease.NewConsumer(be, s, append(p.options(), opts...)...))
 		return func(ctx context.Context) {
-			err := c.Run(ctx)
-			for errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-				err = c.Run(ctx) // it could not reach the backend; what supervises it starts it again
-			}
-			if err != nil {
+			if err := kit.Run(ctx, c); err != nil {
 				w.t.Errorf("%s: %v", p.name, err)
 			}
 		}

@@ -54,12 +54,25 @@ func Heartbeat(t testing.TB, s backend.Session) error {
 	return answered(t, func() error { return s.Heartbeat(t.Context()) })
 }
 
-// answered calls until the answer comes in time: a busy machine may be late.
+// answered calls until the answer comes in time.
 func answered(t testing.TB, call func() error) error {
 	for end := time.Now().Add(Patience(t)); ; {
-		err := call()
-		var timeout interface{ Timeout() bool }
-		if late := errors.As(err, &timeout) && timeout.Timeout(); !late || time.Now().After(end) {
+		if err := call(); !Late(err) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// Late says that a server did not answer in time, as one on a busy machine may not.
+func Late(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// Run runs a consumer or a group, and again where a server was late when it began, as what supervises processes does.
+func Run(ctx context.Context, c interface{ Run(context.Context) error }) error {
+	for {
+		if err := c.Run(ctx); !Late(err) || ctx.Err() != nil {
 			return err
 		}
 	}

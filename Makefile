@@ -32,9 +32,9 @@ SUITE         := ^TestConformance$$
 MISBEHAVING   := $(SUITE)/^Misbehaving
 # Make test leaves these tests to make more.
 LATER         := -skip '$(MORE)|$(BUSIEST)|$(MISBEHAVING)'
-# Two rows of make test, which are to end together: what takes longest on PostgreSQL; and what does on Redis, then what compiles programs,
-# and all others. Each has one package at a time, but for the others, which are small: a server that shares two cores with many tests of
-# three packages is late for seconds.
+# Two rows of make test, which are to end together: what takes longest on PostgreSQL, and all others; and what takes longest on Redis, and
+# what compiles programs. Each has one package at a time, but for the others, which are small: a server that shares two cores with many
+# tests of three packages is late for seconds.
 BACKENDS      := ./runtime/leasepg ./runtime/leaseredis
 ON_POSTGRES   := ./runtime/leasepg ./proof
 ON_REDIS      := ./runtime/leaseredis ./proof/redis
@@ -65,7 +65,7 @@ export LEASEGEN_PG_TEMPLATES := $(CURDIR)/bin/pgdata
 lint generated goldens unit suite postgres redis busy others: export GOGC ?= 400
 lint generated goldens unit suite postgres redis busy others: export GOMEMLIMIT ?= 2GiB
 
-.PHONY: help demo operated check goldens unit suite test more postgres beside redis busy others again raced race programs modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-growth bench-held compare apps site site-serve clean tools packages
+.PHONY: help demo operated check goldens unit suite test more waiting beside postgres others redis busy again raced race programs modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-growth bench-held compare apps site site-serve clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go alone"
@@ -123,8 +123,8 @@ suite:
 	$(GO) test -vet=off -short -run '$(SUITE)' $(BACKENDS)
 
 test: tools
-	@rm -f bin/postgres.log bin/beside.log
-	@SECONDS=0; $(MAKE) --no-print-directory -s -j2 postgres beside || { $(FAILURES) bin/postgres.log bin/beside.log 2>/dev/null; exit 1; }; \
+	@rm -f bin/waiting.log bin/beside.log
+	@SECONDS=0; $(MAKE) --no-print-directory -s -j2 waiting beside || { $(FAILURES) bin/waiting.log bin/beside.log 2>/dev/null; exit 1; }; \
 	  echo "== all good: make test took $$SECONDS s"
 
 more: tools
@@ -133,12 +133,19 @@ more: tools
 	  echo "== all good: make more took $$SECONDS s"
 
 # Each has two rows of work, in each one step after the other: more at once than the cores bear only makes the tests wait for each other.
+waiting:
+	@for step in postgres others; do $(MAKE) --no-print-directory -s $$step || exit 1; done
+
 beside:
-	@for step in lint generated redis busy others; do $(MAKE) --no-print-directory -s $$step || exit 1; done
+	@for step in lint generated redis busy; do $(MAKE) --no-print-directory -s $$step || exit 1; done
 
 postgres:
 	@echo "== go test: on PostgreSQL (servers are started and stopped by the tests)"
-	$(call run,postgres,$(LATER) $(ON_POSTGRES),1)
+	$(call run,waiting,$(LATER) $(ON_POSTGRES),1)
+
+others:
+	@echo "== go test: all others"
+	$(call run,waiting,$(LATER) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(ON_POSTGRES) $(ON_REDIS) $(BUSY) $(PROGRAMS) ./internal/words)"))
 
 redis:
 	@echo "== go test: on Redis and on clusters"
@@ -147,10 +154,6 @@ redis:
 busy:
 	@echo "== go test: the command, the generator, and pages"
 	$(call run,beside,$(LATER) $(BUSY),1)
-
-others:
-	@echo "== go test: all others"
-	$(call run,beside,$(LATER) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(ON_POSTGRES) $(ON_REDIS) $(BUSY) $(PROGRAMS) ./internal/words)"))
 
 raced:
 	@for step in race programs modules; do $(MAKE) --no-print-directory -s $$step || exit 1; done

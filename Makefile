@@ -8,7 +8,7 @@ PROOF_ROUNDS  ?= 100
 TRIALS        ?= 100
 SOAK          ?= 20m
 SITE          ?= localhost:8000
-# Packages whose tests run at once. Most of these mostly wait: for TTLs, servers and elections.
+# Packages whose tests run at once, where a step does not say one. Most of these mostly wait: for TTLs, servers and elections.
 TEST_PACKAGES ?= 2
 # Tests that make more runs, by their names without Test, wherever they are; make test runs each other one once.
 # The rules of every backend once more, in other settings;
@@ -134,10 +134,10 @@ more: tools
 
 # Each has two rows of work, in each one step after the other: more at once than the cores bear only makes the tests wait for each other.
 waiting:
-	@for step in postgres others; do $(MAKE) --no-print-directory -s $$step || exit 1; done
+	@failed=0; for step in postgres others; do $(MAKE) --no-print-directory -s $$step || failed=1; done; exit $$failed
 
 beside:
-	@for step in lint generated redis busy; do $(MAKE) --no-print-directory -s $$step || exit 1; done
+	@failed=0; for step in lint generated redis busy; do $(MAKE) --no-print-directory -s $$step || failed=1; done; exit $$failed
 
 postgres:
 	@echo "== go test: on PostgreSQL (servers are started and stopped by the tests)"
@@ -156,7 +156,7 @@ busy:
 	$(call run,beside,$(LATER) $(BUSY),1)
 
 raced:
-	@for step in race programs modules; do $(MAKE) --no-print-directory -s $$step || exit 1; done
+	@failed=0; for step in race programs modules; do $(MAKE) --no-print-directory -s $$step || failed=1; done; exit $$failed
 
 again:
 	@echo "== go test: the rules once more, bounds among much data, mutants, and fleets that take all of the machine"
@@ -170,7 +170,7 @@ modules:
 race: tools
 	@rm -f bin/race.log
 	@echo "== go test -race: the runtime and the backends"
-	$(call run,race,-race -run '$(SUITE)' $(BACKENDS))
+	$(call run,race,-race -run '$(SUITE)' $(BACKENDS),1)
 	$(call run,race,-race -skip '$(MORE)' $(RACE))
 	$(call run,race,-race -skip '$(MORE)|$(SUITE)' $(BACKENDS),1)
 	@set -e; for m in $(RACED); do (set -x; cd $$m; $(GO) test -race -vet=off -timeout 10m ./...); done

@@ -185,14 +185,9 @@ func (a *api) late() []string {
 	return slices.Clone(a.refused)
 }
 
-// lateOf is the first call of the replica that was refused.
-func (a *api) lateOf(replica string) string {
-	for _, call := range a.late() {
-		if strings.HasPrefix(call, "refused: "+replica+",") {
-			return call
-		}
-	}
-	return ""
+// lateOf are the calls of a replica that were refused.
+func (a *api) lateOf(replica string) []string {
+	return slices.DeleteFunc(a.late(), func(call string) bool { return !strings.HasPrefix(call, "refused: "+replica+",") })
 }
 
 // client is how a replica reaches the API.

@@ -51,7 +51,8 @@ func (r *run) play(ctx context.Context) error {
 	if err := until("another goes on for replica-2, killed", r.taken("replica-2", 1)); err != nil {
 		return err
 	}
-	if err := r.freeze(ctx, table); err != nil {
+	refused, err := r.freeze(ctx, table)
+	if err != nil {
 		return err
 	}
 	if err := until("all streams are at their end", func() (bool, error) {
@@ -63,7 +64,7 @@ func (r *run) play(ctx context.Context) error {
 
 	t := r.api.sum()
 	late := r.api.late()
-	fmt.Fprintf(r.Out, "\n%s\n\n", r.api.lateOf("replica-3"))
+	fmt.Fprintf(r.Out, "\n%s\n\n", refused)
 	fmt.Fprintf(r.Out, "%d events = processed once and in order %d; %d streams changed hands, %d calls of former owners refused\n\n",
 		t.events, t.processed, t.moved, len(late))
 	fmt.Fprint(r.Out, "XStreamRoll's LockManager, by its code: a dead worker's streams wait 30 s and the next poll; a frozen\n"+
@@ -75,34 +76,35 @@ func (r *run) play(ctx context.Context) error {
 	return nil
 }
 
-// freeze freezes replica-3 while it is busy, until others have its streams, and waits until it is refused. On a busy machine it may
-// have lost them before it was frozen, so that it has no call to be refused: it is frozen again.
-func (r *run) freeze(ctx context.Context, table *stage.Table) error {
+// freeze freezes replica-3 while it is busy, until others have its streams, and returns the first of its calls that is refused then. On
+// a busy machine it may have lost them before it was frozen, so that it has no call to be refused: it is frozen again.
+func (r *run) freeze(ctx context.Context, table *stage.Table) (refused string, err error) {
 	const name, most = "replica-3", capacity * 3 / 4
 	busy := func() (bool, error) { return len(r.api.of(name)) >= most, nil }
 	for {
-		refused := false
 		if err := stage.Until(ctx, name+" is busy", busy); err != nil {
-			return err
+			return "", err
 		}
 		if err := r.Fleet.Freeze(name); err != nil {
-			return err
+			return "", err
 		}
 		if err := table.Until(ctx, time.Now(), "others go on for "+name+", frozen", r.taken(name, most-1)); err != nil {
-			return err
+			return "", err
 		}
+		before := len(r.api.lateOf(name))
 		if err := r.Fleet.Thaw(name); err != nil {
-			return err
+			return "", err
 		}
 		thawed, event := time.Now(), name+" thaws, and is refused"
+		late := func() bool { return len(r.api.lateOf(name)) > before }
 		if err := stage.Until(ctx, event, func() (bool, error) {
-			refused = r.api.lateOf(name) != ""
-			return refused || len(r.api.of(name)) >= most, nil
+			again, err := busy()
+			return late() || again, err
 		}); err != nil {
-			return err
+			return "", err
 		}
-		if refused {
-			return table.Until(ctx, thawed, event, func() (bool, error) { return true, nil })
+		if late() {
+			return r.api.lateOf(name)[before], table.Until(ctx, thawed, event, func() (bool, error) { return true, nil })
 		}
 	}
 }

@@ -37,7 +37,7 @@ const (
 // and stops it when the test ends. If the test failed, the nodes' logs are shown.
 func StartCluster(t testing.TB, opts ...Option) *Cluster {
 	t.Helper()
-	c, err := LaunchCluster(opts...)
+	c, err := LaunchCluster(forTests(opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

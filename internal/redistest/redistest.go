@@ -31,10 +31,10 @@ import (
 var shared = childproc.Shared{Package: "redistest"}
 
 var (
-	server = childproc.Once(&shared, func() (*Server, error) { return Launch(func(s *Server) { s.patient = true }) })
+	server = childproc.Once(&shared, func() (*Server, error) { return Launch(forTests(func(s *Server) { s.patient = true })...) })
 	// None of its nodes ends: one that does not answer for seconds waits for a busy machine, and a replica in its place
 	// would cost leases and messages.
-	cluster = childproc.Once(&shared, func() (*Cluster, error) { return LaunchCluster(Config("cluster-node-timeout", "60000")) })
+	cluster = childproc.Once(&shared, func() (*Cluster, error) { return LaunchCluster(forTests(Config("cluster-node-timeout", "60000"))...) })
 )
 
 // Main runs the tests of a package and then stops the servers they shared. Call it from TestMain with its *testing.M, or
@@ -83,7 +83,7 @@ func Namespace(t testing.TB) string {
 // test failed, the server's log is shown.
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
-	s, err := Launch(opts...)
+	s, err := Launch(forTests(opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,6 +39,11 @@ func Config(name, value string) Option {
 	return func(s *Server) { s.config = append(s.config, name+" "+value) }
 }
 
+// forTests are options of servers that last no longer than tests: a fork that writes the append-only file anew would take a core for seconds.
+func forTests(more ...Option) []Option {
+	return append([]Option{Config("auto-aof-rewrite-percentage", "0")}, more...)
+}
+
 // A node of a cluster listens for the others, too, this far above its own port.
 const busOffset = 10000
 
@@ -125,7 +130,6 @@ func (s *Server) configuration() string {
 		"bind 127.0.0.1", "port " + strconv.Itoa(s.Port), "protected-mode yes",
 		"daemonize no", "dir " + strconv.Quote(s.Dir), `logfile ""`, "aclfile " + strconv.Quote(filepath.Join(s.Dir, "users.acl")),
 		`save ""`, "appendonly yes", "appendfsync everysec",
-		"auto-aof-rewrite-percentage 0", // the file lasts as long as tests do, and a fork that writes it anew would take a core for seconds
 		// Replicas are not kept waiting for more of them to come.
 		"repl-diskless-sync yes", "repl-diskless-sync-delay 0",
 	}

@@ -62,9 +62,17 @@ func reused(t testing.TB, db func(testing.TB) (dsn string), conns int32) func(te
 	create := fresh(db, conns)
 	var mu sync.Mutex
 	var free []*used
+	var taken, given int
+	var why error // one was not given back
+	t.Cleanup(func() {
+		if taken >= 20 && given < taken/2 {
+			t.Errorf("of %d checks %d gave their database back to be used again; of the others one because: %v", taken, given, why)
+		}
+	})
 	take := func() *used {
 		mu.Lock()
 		defer mu.Unlock()
+		taken++
 		if len(free) == 0 {
 			return nil
 		}
@@ -72,34 +80,42 @@ func reused(t testing.TB, db func(testing.TB) (dsn string), conns int32) func(te
 		free = free[:len(free)-1]
 		return last
 	}
+	give := func(check testing.TB, u *used) {
+		if check.Failed() {
+			return
+		}
+		u.left(check)
+		err := u.empty()
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			why = err
+			check.Logf("the database %s is not used again: %v", u.app.Config().ConnConfig.Database, err)
+			u.close()
+			return
+		}
+		given++
+		free = append(free, u)
+	}
 	return func(check testing.TB) *store {
 		check.Helper()
 		u := take()
 		if u == nil {
-			u = &used{store: create(t)}
+			u = &used{store: create(silent{t})}
 			if err := u.remember(check.Context()); err != nil {
 				check.Fatal(err)
 			}
 		}
-		pgtest.Shared(check) // which shows the server's log if the check fails
-		check.Cleanup(func() {
-			if check.Failed() {
-				u.close()
-				return
-			}
-			u.left(check)
-			if err := u.empty(); err != nil {
-				check.Logf("the database %s is not used again: %v", u.app.Config().ConnConfig.Database, err)
-				u.close()
-				return
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			free = append(free, u)
-		})
+		pgtest.Shared(check).LogOnFailure(check)
+		check.Cleanup(func() { give(check, u) })
 		return u.store
 	}
 }
+
+// silent is a test that shows no server's log: its checks show theirs.
+type silent struct{ testing.TB }
+
+func (silent) Failed() bool { return false }
 
 // used is a store that is emptied after each check.
 type used struct {
@@ -170,9 +186,15 @@ func (u *used) left(check testing.TB) {
 	check.Helper()
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	const clients = " FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
+	defer func() {
+		if check.Failed() {
+			check.Logf("connections: %s", query[string](check, u.app, "SELECT string_agg(concat_ws(' ', pid, application_name, state, left(query, 100)), E'\\n')"+clients))
+		}
+	}()
 	kit.Eventually(check, "connections are closed, or given back", func() bool {
-		there := query[int](check, u.app, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'")
 		var busy, ours int
+		there := query[int](check, u.app, "SELECT count(*)"+clients)
 		for _, p := range append(slices.Clone(u.handles), u.app) {
 			busy += int(p.Stat().AcquiredConns())
 			ours += int(p.Stat().TotalConns())
@@ -180,7 +202,7 @@ func (u *used) left(check testing.TB) {
 		return busy == 0 && there <= ours
 	})
 	u.given = 0
-	most := min(len(u.handles), 4) // the pools of many processes would keep too many connections
+	most := min(len(u.handles), 2) // the pools of many processes would keep too many connections
 	for _, p := range u.handles[most:] {
 		p.Close()
 	}

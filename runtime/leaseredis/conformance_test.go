@@ -15,7 +15,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	pace.Parallel(16)
+	pace.Parallel(8)
 	redistest.Main(m)
 }
 

@@ -129,7 +129,7 @@ func TestStreamsOfLostProcessesGoOn(t *testing.T) {
 	release := make(chan struct{})
 	var all []*proc
 	for i := range processes {
-		all = append(all, f.start(fmt.Sprintf("p%d", i), room, until(release)))
+		all = append(all, f.start(fmt.Sprintf("p%d", i), room, until(release), func(s *lease.Spec) { s.TTL = 10 * time.Second }))
 	}
 	sum := func() (n int) {
 		for _, c := range f.running() {

@@ -73,7 +73,7 @@ func (f *fleet) start(name string, capacity int, work func(ctx context.Context, 
 	client := redis.NewClient(&redis.Options{Addr: p.proxy.Addr()})
 	s := lease.Spec{
 		Name: "reader", Per: backend.PerStream, Topics: []string{"work"}, Capacity: capacity,
-		TTL: 10 * time.Second, Drain: 50 * time.Millisecond, Idle: 100 * time.Millisecond,
+		TTL: 30 * time.Second, Drain: 50 * time.Millisecond, Idle: 100 * time.Millisecond,
 		Handlers: []lease.Handler{lease.One("item", func(ctx context.Context, m lease.Message[item]) error { return p.handle(ctx, m, work) })},
 	}
 	for _, c := range change {

@@ -12,8 +12,8 @@ import (
 
 // Factory makes backends for the suite.
 type Factory struct {
-	// New returns a backend with an empty storage of its own. Its connections are closed
-	// with t.Cleanup.
+	// New returns a backend with an empty storage of its own. Its connections are closed,
+	// or given back, with t.Cleanup.
 	New func(t testing.TB) backend.Backend
 	// Again returns another handle on the storage of be, as another process would have. It may be be itself when a
 	// backend keeps no memory of its caller.

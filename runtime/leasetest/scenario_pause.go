@@ -189,7 +189,7 @@ var pauseScenarios = func() (all []check) {
 		check{"Pause_stops_a_singleton_and_resume_starts_it", inWorld(func(t testing.TB, w *world) {
 			w.operator()
 			for _, lock := range []backend.Lock{backend.LockSession, backend.LockAdvisory} {
-				s := lease.Spec{Name: "c", Per: backend.PerCluster, TTL: 10 * time.Second, Lock: lock}
+				s := lease.Spec{Name: "c", Per: backend.PerCluster, TTL: spec().TTL, Lock: lock}
 				info := backend.ConsumerInfo{Name: "c", Per: backend.PerCluster, Lock: lock}
 				if err := w.be.Check(t.Context(), []backend.ConsumerInfo{info}); err != nil {
 					continue // no advisory locks through a pooler

@@ -123,7 +123,7 @@ func observations[O operate.Observation](p *process) []O {
 // outlive a machine that stalls for seconds; see mortal.
 func spec() lease.Spec {
 	return lease.Spec{
-		Name: "c", Per: backend.PerTopic, Topics: []string{"*"}, TTL: 10 * time.Second, Drain: 5 * time.Second,
+		Name: "c", Per: backend.PerTopic, Topics: []string{"*"}, TTL: 30 * time.Second, Drain: 5 * time.Second,
 		Retry: lease.Retry{Max: 3, Min: 5 * time.Millisecond, Cap: 20 * time.Millisecond},
 	}
 }

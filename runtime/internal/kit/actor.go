@@ -11,7 +11,7 @@ import (
 )
 
 // Actor is a session on one handle, as a process has it, and what the process does with it: each method makes one
-// call of the backend, which may not fail; but a heartbeat may, and is repeated where it got no answer.
+// call of the backend, which may not fail. A heartbeat that got no answer is sent again.
 type Actor struct {
 	T       testing.TB
 	Be      backend.Backend
@@ -60,8 +60,12 @@ func answered(t testing.TB, call func() error) error {
 		if err := call(); !Late(err) || time.Now().After(end) {
 			return err
 		}
+		time.Sleep(pause)
 	}
 }
+
+// pause is between a call that got no answer in time and the next.
+const pause = 10 * time.Millisecond
 
 // Late says that a server did not answer in time, as one on a busy machine may not.
 func Late(err error) bool {
@@ -75,6 +79,7 @@ func Run(ctx context.Context, c interface{ Run(context.Context) error }) error {
 		if err := c.Run(ctx); !Late(err) || ctx.Err() != nil {
 			return err
 		}
+		time.Sleep(pause)
 	}
 }
 

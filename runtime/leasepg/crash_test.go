@@ -50,7 +50,7 @@ func TestProcess(t *testing.T) {
 		t.Fatal("nothing was to be had")
 	}
 	os.Stdout.WriteString("\nowner " + spec.ID + "\n")
-	for s.Heartbeat(t.Context()) == nil {
+	for kit.Heartbeat(t, s) == nil {
 		time.Sleep(p.TTL / 3)
 	}
 	os.Stdout.WriteString("\nlost\n")

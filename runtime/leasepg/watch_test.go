@@ -298,7 +298,7 @@ func TestFrozenWatcherForgets(t *testing.T) {
 		near.Heal()
 		time.Sleep(300 * time.Millisecond)
 		if was == "live" {
-			kit.OK(t, id.Heartbeat())
+			kit.OK(t, id.Session.Heartbeat(t.Context()))
 		}
 		kit.OK(t, id.Session.Close(t.Context()))
 	}

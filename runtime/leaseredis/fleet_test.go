@@ -91,14 +91,7 @@ func (f *fleet) start(name string, capacity int, work func(ctx context.Context, 
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context()))
 	p.cancel = cancel
-	go func() {
-		err := c.Run(ctx)
-		for tries := 1; tries < 3 && kit.Late(err) && ctx.Err() == nil && p.observed(opened) == 0; tries++ {
-			f.t.Logf("%s starts again: %v", name, err) // as what runs processes does where a server is too busy when one starts
-			err = c.Run(ctx)
-		}
-		p.ended <- err
-	}()
+	go func() { p.ended <- kit.Run(ctx, c) }()
 	f.t.Cleanup(func() {
 		p.proxy.Heal()
 		p.stop()
@@ -164,8 +157,6 @@ func (p *proc) observed(ok func(operate.Observation) bool) (n int) {
 	}
 	return n
 }
-
-func opened(o operate.Observation) bool { s, ok := o.(operate.ObservedSession); return ok && s.Open }
 
 func acquired(o operate.Observation) bool { _, ok := o.(operate.ObservedAcquire); return ok }
 

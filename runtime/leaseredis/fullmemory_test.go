@@ -34,7 +34,7 @@ func TestFullMemory(t *testing.T) {
 	if err := be.Publish(t.Context(), kit.Events("a", 1)); err == nil || !strings.Contains(err.Error(), "raise maxmemory") || !strings.Contains(err.Error(), "OOM") {
 		t.Errorf("publishing with full memory: %v", err)
 	}
-	kit.OK(t, id.Heartbeat())
+	kit.OK(t, id.Session.Heartbeat(t.Context()))
 	got := kit.Fetch(t, be, topical, "a", gs[0].Cursor, 1000)
 	kit.Equal(t, "messages", len(got.Messages), 100)
 	fenced := kit.Must[[]string](t)(be.Commit(t.Context(), id.ID, topical.Name, []backend.Progress{{Ref: gs[0].Ref, Cursor: got.Next, Seq: 1,

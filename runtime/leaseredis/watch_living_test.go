@@ -53,7 +53,7 @@ func TestReconnects(t *testing.T) {
 		if w.dead(a.ID) {
 			t.Errorf("session %s was ended, and lives", a.ID)
 		}
-		kit.OK(t, a.Heartbeat())
+		kit.OK(t, a.Session.Heartbeat(t.Context()))
 	}
 	t.Logf("%d connections ended in %v", n, time.Since(began).Round(time.Millisecond))
 }
@@ -145,7 +145,7 @@ func TestServerRestartKillsNobody(t *testing.T) {
 			p.Cut() // what hangs in the hole
 			p.Heal()
 			w.linked(far.ID, before)
-			kit.OK(t, far.Heartbeat())
+			kit.OK(t, far.Session.Heartbeat(t.Context()))
 		})
 	}
 }
@@ -208,7 +208,7 @@ func TestAProcessThatWasCutOffDoesNotJudge(t *testing.T) {
 	kit.Equal(t, "the other is dead", w.dead(far.ID), false)
 	p.Heal()
 	w.linked(far.ID, conns[1])
-	kit.OK(t, far.Heartbeat())
+	kit.OK(t, far.Session.Heartbeat(t.Context()))
 	// One that was not finds it by its connection.
 	var seen sights
 	third := w.join(on(through(t, s.Addr(), seen.open), w.namespace, leaseredis.WithLogger(discard)), grouped, ttl)

@@ -179,7 +179,7 @@ func TestARightThatIsTakenAway(t *testing.T) {
 	kit.Eventually(t, "it is taken back", func() bool { return w.conn(0, a.ID) == "" })
 	time.Sleep(time.Second)
 	kit.Equal(t, "it is dead", w.dead(a.ID), false)
-	kit.OK(t, a.Heartbeat())
+	kit.OK(t, a.Session.Heartbeat(t.Context()))
 }
 
 // refusing is a connection to a server that answers BUSY to CLIENT, or to scripts, while it is to.
@@ -245,7 +245,7 @@ func TestABusyServerEndsNobody(t *testing.T) {
 	kit.Equal(t, "it was ended", w.dead(a.ID), false)
 	busy.Store(false)
 	kit.OK(t, witness.Session.Close(t.Context()))
-	kit.OK(t, a.Heartbeat())
+	kit.OK(t, a.Session.Heartbeat(t.Context()))
 	bare := pace.Beside(t, func(ctx context.Context) error { return w.c.Exists(ctx, w.key(0, "meta")).Err() })
 	p.Cut()
 	cut := time.Now()

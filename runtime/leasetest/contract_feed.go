@@ -141,8 +141,8 @@ var feedChecks = []check{
 	{"Feed/Wakes_soon", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		w := watch(t, be, perTopic())
 		other := f.Again(t, be)
-		best, limit := time.Hour, 200*time.Millisecond+slack(t, be)
-		for i := 0; i == 0 || best > limit && i < tries(t); i++ {
+		late := time.Hour // beyond what the machine is allowed at that moment
+		for i := 0; late > 0 && i < tries(t); i++ {
 			time.AfterFunc(20*time.Millisecond, func() {
 				if err := other.Publish(context.WithoutCancel(t.Context()), []backend.Event{event(fmt.Sprint("t", i), "", i)}); err != nil {
 					t.Error(err)
@@ -150,10 +150,10 @@ var feedChecks = []check{
 			})
 			began := time.Now()
 			w.topics(fmt.Sprint("t", i))
-			best = min(best, time.Since(began)-20*time.Millisecond)
+			late = min(late, time.Since(began)-220*time.Millisecond-slack(t, be))
 		}
-		if best > limit {
-			t.Fatalf("the fastest of %d wakings took %v, want at most %v", tries(t), best, limit)
+		if late > 0 {
+			t.Fatalf("the fastest of %d wakings was %v later than 200 ms and what the machine is allowed", tries(t), late)
 		}
 	})},
 }

@@ -71,13 +71,13 @@ var ownershipScenarios = []check{
 		s.TTL = long // a takeover would take that long
 		published := 500
 		w.publish(events("x", published)...)
-		limit := 100*time.Millisecond + slack(t, w.be)
+		limit := 100 * time.Millisecond
 		if w.f.Polls {
 			limit += 2 * time.Second
 		}
-		best := time.Hour
+		late := time.Hour // beyond what the machine is allowed at that moment
 		p := w.start(s, slowly, lease.WithBatch(20))
-		for n := 0; n < 3 || best > limit && n < tries(t); n++ {
+		for n := 0; n < 3 || late > 0 && n < tries(t); n++ {
 			next := w.start(s, slowly, lease.WithBatch(20))
 			kit.Eventually(t, "the standby is a member", func() bool { return len(w.owners()) == 2 })
 			for published-len(w.successes()) < 1000 { // so that there is work when the owner stops
@@ -93,11 +93,12 @@ var ownershipScenarios = []check{
 			for _, c := range p.calls() {
 				last = c.ended
 			}
-			best = min(best, next.calls()[0].began.Sub(last))
+			took := next.calls()[0].began.Sub(last)
+			late = min(late, took-limit-slack(t, w.be))
 			p = next
 		}
-		if best > limit {
-			t.Errorf("the best of %d handovers took %v, want at most %v", tries(t), best, limit)
+		if late > 0 {
+			t.Errorf("the best of %d handovers was %v later than %v and what the machine is allowed", tries(t), late, limit)
 		}
 		firstAttempts(t, w.history(func(call) bool { return true }))
 		kit.Equal(t, "handled twice", twice(w), 0)

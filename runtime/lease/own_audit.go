@@ -29,7 +29,8 @@ func (a *audit) reconcile(s backend.Survey, known int) {
 		return
 	}
 	owned := s.Members[i].Owned
-	if doubt := a.doubt.Swap(false); !doubt && owned <= known && a.own.holdsAtMost(owned) {
+	fewer := !a.own.holdsAtMost(owned)
+	if doubt := a.doubt.Swap(false); !doubt && owned <= known && !fewer {
 		return
 	}
 	names := a.own.mayOwn()
@@ -41,6 +42,9 @@ func (a *audit) reconcile(s backend.Survey, known int) {
 			a.log.Warn("listing the leases that the backend knows of failed, trying again", "error", err)
 		}
 		a.doubtHeld()
+		if fewer {
+			a.own.names.registerAll() // see checkHeld
+		}
 		return
 	}
 	a.own.checkHeld(refs)
@@ -113,7 +117,8 @@ func (o *owner) mayOwnCount() int {
 }
 
 // checkHeld asks for each idle lease that is not among owned whether it is still held: its owner
-// would else not know until its next write.
+// would else not know until its next write. The resource is made known again in any case: a lease may be given away before it is
+// written under, and the backend passes over the release of one that it has lost, perhaps with its resource.
 func (o *owner) checkHeld(owned []backend.Ref) {
 	is := make(map[backend.Ref]bool, len(owned))
 	for _, r := range owned {
@@ -124,6 +129,7 @@ func (o *owner) checkHeld(owned []backend.Ref) {
 	for _, h := range o.held {
 		if !is[h.ref] && !h.is(leaseReleasing) {
 			o.run.probe(h)
+			o.names.registerLost(h.Resource)
 		}
 	}
 }

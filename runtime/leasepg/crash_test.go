@@ -1,13 +1,9 @@
 package leasepg_test
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
-	"os"
-	osexec "os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -36,43 +32,9 @@ type part struct {
 
 // TestProcess is no test but such a process: it owns what it can until it is killed.
 func TestProcess(t *testing.T) {
-	var p part
-	if os.Getenv("LEASEGEN_TEST_PART") == "" {
-		t.Skip("it is started by others")
-	}
-	kit.OK(t, json.Unmarshal([]byte(os.Getenv("LEASEGEN_TEST_PART")), &p))
+	p := kit.Part[part](t)
 	be := leasepg.New(open(t, p.DSN), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
-	spec := backend.SessionSpec{ID: kit.ID(), TTL: p.TTL, Host: "host", PID: os.Getpid(), Consumers: []string{p.Consumer.Name},
-		Advisory: p.Consumer.Lock == backend.LockAdvisory && !p.Mixed}
-	s := kit.Must[backend.Session](t)(be.OpenSession(t.Context(), spec))
-	gs := kit.Acting(t, be, spec.ID, p.Consumer).Acquires(p.Max)
-	if len(gs) == 0 {
-		t.Fatal("nothing was to be had")
-	}
-	os.Stdout.WriteString("\nowner " + spec.ID + "\n")
-	for kit.Heartbeat(t, s) == nil {
-		time.Sleep(p.TTL / 3)
-	}
-	os.Stdout.WriteString("\nlost\n")
-}
-
-// start runs such a process until the test ends, and returns it with its session.
-func (p part) start(t *testing.T) (*os.Process, string) {
-	t.Helper()
-	cmd := osexec.Command(os.Args[0], "-test.run=^TestProcess$", "-test.v")
-	cmd.Env = append(os.Environ(), "LEASEGEN_TEST_PART="+string(kit.Must[[]byte](t)(json.Marshal(p))))
-	out := kit.Must[interface{ Read([]byte) (int, error) }](t)(cmd.StdoutPipe())
-	kit.OK(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		if session, is := strings.CutPrefix(lines.Text(), "owner "); is {
-			return cmd.Process, session
-		}
-		t.Log(lines.Text())
-	}
-	t.Fatal("the process ended before it owned anything")
-	return nil, ""
+	kit.TakePart(t, be, backend.SessionSpec{TTL: p.TTL, Advisory: p.Consumer.Lock == backend.LockAdvisory && !p.Mixed}, p.Consumer, p.Max)
 }
 
 func state(t testing.TB, pool *pgxpool.Pool, session string) string {
@@ -87,7 +49,7 @@ func TestKilledProcess(t *testing.T) {
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(100)))
 	kit.Join(t, be, topical, time.Hour)
 	successor := kit.Join(t, be, topical, time.Hour)
-	process, dead := part{pool.Config().ConnString(), 10 * time.Minute, topical, 100, false}.start(t)
+	process, dead := kit.StartPart(t, part{pool.Config().ConnString(), 10 * time.Minute, topical, 100, false})
 	time.Sleep(2 * time.Second) // it is not only killed in its first moment
 	kit.Equal(t, "state of a living process", state(t, pool, dead), "live")
 	killed := time.Now()
@@ -106,7 +68,7 @@ func TestKilledProcessWithGrace(t *testing.T) {
 	kit.OK(t, be.Register(t.Context(), careful, kit.Topics(3)))
 	successor := kit.Join(t, be, careful, time.Hour)
 	const ttl = 20 * time.Second
-	process, dead := part{pool.Config().ConnString(), ttl, careful, 3, false}.start(t)
+	process, dead := kit.StartPart(t, part{pool.Config().ConnString(), ttl, careful, 3, false})
 	kit.OK(t, process.Kill())
 	kit.Eventually(t, "it is found", func() bool { return state(t, pool, dead) == "dead" })
 	due := query[time.Time](t, pool, "SELECT expires_at FROM leasegen.session WHERE id = $1", dead).Add(careful.Grace)
@@ -136,7 +98,7 @@ func TestFrozenLeader(t *testing.T) {
 			kit.OK(t, be.Register(t.Context(), led, nil))
 			successor := kit.Join(t, be, led, time.Hour)
 			const ttl = 5 * time.Second
-			process, frozen := part{pool.Config().ConnString(), ttl, led, 1, mixed}.start(t)
+			process, frozen := kit.StartPart(t, part{pool.Config().ConnString(), ttl, led, 1, mixed})
 			bare := pace.Beside(t, pool.Ping) // no connections: the bound below leaves four seconds for tries to connect
 			time.Sleep(ttl)
 			kit.Equal(t, "state of a living leader", state(t, pool, frozen), "live")
@@ -184,7 +146,7 @@ func TestFrozenLeaderIsNoStranger(t *testing.T) {
 			var log text
 			be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			kit.OK(t, be.Register(t.Context(), led, nil))
-			process, frozen := part{pool.Config().ConnString(), ttl, led, 1, c.mixed}.start(t)
+			process, frozen := kit.StartPart(t, part{pool.Config().ConnString(), ttl, led, 1, c.mixed})
 			pid := query[int](t, pool, "SELECT backend_pid FROM leasegen.session WHERE id = $1", frozen)
 			childproc.Freeze(process.Pid)
 			kit.Eventually(t, "its last heartbeat is over", func() bool {

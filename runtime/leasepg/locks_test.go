@@ -363,7 +363,7 @@ func TestLeaderIsCutOff(t *testing.T) {
 	addr := pgtest.Shared(t).Addr()
 	link := faultproxy.Start(t, addr)
 	far := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), addr, link.Addr(), 1)), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
-	kept, lost := 0, 0
+	kept := 0
 	for i := 0; i < pace.Rounds(10, 20) || kept == 0 && i < 20; i++ {
 		id, s := leader(t, far, time.Minute)
 		var g []backend.Grant
@@ -377,7 +377,6 @@ func TestLeaderIsCutOff(t *testing.T) {
 			fenced := kit.Must[[]string](t)(be.Commit(t.Context(), id, led.Name, []backend.Progress{{Ref: g[0].Ref}}))
 			kit.Equal(t, "fenced", len(fenced), 1)
 			kit.OK(t, be.Release(t.Context(), standby, led.Name, []backend.Ref{next[0].Ref}))
-			lost++
 			continue
 		}
 		link.Heal()
@@ -393,8 +392,8 @@ func TestLeaderIsCutOff(t *testing.T) {
 			kit.OK(t, s.Close(t.Context()))
 		}
 	}
-	if kept == 0 || lost == 0 {
-		t.Errorf("%d kept, %d lost: both should happen", kept, lost)
+	if kept == 0 {
+		t.Error("no leader that was back at once was still the leader")
 	}
 	kit.Eventually(t, "no lock is left", func() bool { return held(t, pool, led.Name) == 0 })
 }

@@ -1,13 +1,8 @@
 package leaseredis_test
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
-	"errors"
 	"net"
-	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,49 +37,10 @@ func (p part) client() redis.UniversalClient {
 
 // TestProcess is no test but such a process: it owns what it can until it is killed.
 func TestProcess(t *testing.T) {
-	var p part
-	if os.Getenv("LEASEGEN_TEST_PART") == "" {
-		t.Skip("it is started by others")
-	}
-	kit.OK(t, json.Unmarshal([]byte(os.Getenv("LEASEGEN_TEST_PART")), &p))
+	p := kit.Part[part](t)
 	be := on(p.client(), p.Namespace, leaseredis.WithLogger(discard))
 	hinted(t, be)
-	spec := backend.SessionSpec{ID: kit.ID(), TTL: p.TTL, Host: "host", PID: os.Getpid(), Consumers: []string{p.Consumer.Name}}
-	s := kit.Must[backend.Session](t)(be.OpenSession(t.Context(), spec))
-	if p.Max > 0 && len(kit.Acting(t, be, spec.ID, p.Consumer).Acquires(p.Max)) == 0 {
-		t.Fatal("nothing was to be had")
-	}
-	os.Stdout.WriteString("\nowner " + spec.ID + "\n")
-	for err := error(nil); !errors.Is(err, backend.ErrSessionLost); err = s.Heartbeat(t.Context()) {
-		select {
-		case <-time.After(p.TTL / 3):
-		case <-s.Alarm():
-		}
-	}
-	os.Stdout.WriteString("\nlost\n")
-}
-
-// start runs such a process until the test ends, and returns it with its session.
-func (p part) start(t *testing.T) (*os.Process, string) {
-	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestProcess$", "-test.v")
-	cmd.Env = append(os.Environ(), "LEASEGEN_TEST_PART="+string(kit.Must[[]byte](t)(json.Marshal(p))))
-	out := kit.Must[interface{ Read([]byte) (int, error) }](t)(cmd.StdoutPipe())
-	kit.OK(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		if session, is := strings.CutPrefix(lines.Text(), "owner "); is {
-			go func() {
-				for lines.Scan() {
-				}
-			}()
-			return cmd.Process, session
-		}
-		t.Log(lines.Text())
-	}
-	t.Fatal("the process ended before it owned anything")
-	return nil, ""
+	kit.TakePart(t, be, backend.SessionSpec{TTL: p.TTL}, p.Consumer, p.Max)
 }
 
 // watched is a namespace of a server, or of a cluster, whose sessions are looked at from outside.

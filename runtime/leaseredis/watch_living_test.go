@@ -227,8 +227,8 @@ func TestAProcessThatWasFrozenDoesNotJudge(t *testing.T) {
 	be := on(w.c, w.namespace)
 	kit.OK(t, be.Check(t.Context(), nil))
 	p := part{[]string{s.Addr()}, false, w.namespace, time.Minute, grouped, 0}
-	judge, judges := p.start(t)
-	sleeper, sleeps := p.start(t)
+	judge, judges := kit.StartPart(t, p)
+	sleeper, sleeps := kit.StartPart(t, p)
 	w.linked(judges)
 	before := w.linked(sleeps)
 	time.Sleep(2 * watchEvery)

@@ -43,7 +43,7 @@ func TestKilledProcess(t *testing.T) {
 		if grace > 0 {
 			ttl = 6 * time.Second
 		}
-		process, dead := part{[]string{s.Addr()}, false, w.namespace, ttl, info, 100}.start(t)
+		process, dead := kit.StartPart(t, part{[]string{s.Addr()}, false, w.namespace, ttl, info, 100})
 		w.linked(dead)
 		w.sees(&seen, witness.ID, dead)
 		w.sees(&seen, successor.ID, dead)
@@ -86,7 +86,7 @@ func TestKilledProcessOnCluster(t *testing.T) {
 	alive(t, successor, ttl)
 	p := part{cluster.Addrs(), true, w.namespace, ttl, topical, 100}
 	for round := range 2 {
-		process, dead := p.start(t)
+		process, dead := kit.StartPart(t, p)
 		w.linked(dead)
 		w.sees(&seen, successor.ID, dead)
 		if round == 1 {
@@ -133,7 +133,7 @@ func TestFrozenProcess(t *testing.T) {
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(3)))
 	successor := w.join(be, topical, time.Hour)
 	const ttl = 3 * time.Second
-	process, frozen := part{[]string{redistest.Shared(t).Addr()}, false, w.namespace, ttl, topical, 3}.start(t)
+	process, frozen := kit.StartPart(t, part{[]string{redistest.Shared(t).Addr()}, false, w.namespace, ttl, topical, 3})
 	w.linked(frozen)
 	childproc.Freeze(process.Pid)
 	expires := time.UnixMicro(int64(w.c.ZScore(t.Context(), w.key(0, "sessions"), frozen).Val()))

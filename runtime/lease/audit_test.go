@@ -20,13 +20,29 @@ type forgetful struct {
 	session  string
 	owned    []backend.Ref
 	lost     bool
-	unlisted int // calls of Owned that fail
+	out      bool // and commits fail, and a Register changes no more than that it is counted
+	unlisted int  // calls of Owned that fail
+	n        int  // calls of Register
 }
 
 func (b *forgetful) lose(unlisted int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.lost, b.unlisted = true, unlisted
+}
+
+// goOut loses it until the test ends, and returns how often Register was called before.
+func (b *forgetful) goOut(unlisted int) (registered int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lost, b.out, b.unlisted = true, true, unlisted
+	return b.n
+}
+
+func (b *forgetful) registered() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.n
 }
 
 func (b *forgetful) hasLost() bool {
@@ -38,6 +54,10 @@ func (b *forgetful) hasLost() bool {
 func (b *forgetful) Register(ctx context.Context, c backend.ConsumerInfo, resources []string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.n++
+	if b.out {
+		return nil
+	}
 	if b.lost {
 		if err := b.Backend.Release(ctx, b.session, c.Name, b.owned); err != nil {
 			return err
@@ -89,7 +109,13 @@ func (b *forgetful) Owned(ctx context.Context, session, consumer string) ([]back
 }
 
 func (b *forgetful) Commit(ctx context.Context, session, consumer string, ps []backend.Progress) ([]string, error) {
-	if b.hasLost() {
+	b.mu.Lock()
+	lost, out := b.lost, b.out
+	b.mu.Unlock()
+	switch {
+	case out:
+		return nil, errLink
+	case lost:
 		return []string{ps[0].Resource}, nil
 	}
 	return b.Backend.Commit(ctx, session, consumer, ps)
@@ -139,6 +165,37 @@ func TestAResourceThatWasLostWithItsLease(t *testing.T) {
 					publish(t, mem, "x", 1, 2, nil)
 					pass(5 * time.Minute)
 					got.ordered(t, "x", 2)
+				})
+			})
+		}
+	}
+}
+
+// A backend that goes on not to list a lease, and that does not say either that it is lost, is not asked ever again for its resource: a
+// part of it that is out of reach would else keep the process busy.
+func TestALeaseThatStaysUnlisted(t *testing.T) {
+	for name, unlisted := range map[string]int{"listed without it": 0, "not listed": 1 << 30} {
+		for _, per := range []lease.Per{lease.PerTopic, lease.PerStream, lease.PerPartition, lease.PerGroup} {
+			t.Run(fmt.Sprint(name, "/", per), func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					mem := leasemem.New(leasemem.WithSlots(1))
+					be := &forgetful{Backend: mem}
+					var got seen
+					entered, leave := make(chan struct{}), make(chan struct{})
+					t.Cleanup(func() { close(leave) })
+					start(t, newConsumer(t, be, lease.Spec{Per: per, TTL: 5 * time.Second, Idle: time.Hour, Handlers: one(func(_ context.Context, m lease.Message[note]) error {
+						got.add(m.Topic, m.Payload.N)
+						close(entered)
+						<-leave // so that the lease is not given away
+						return nil
+					})}))
+					publish(t, mem, "x", 0, 1, nil)
+					<-entered
+					before := be.goOut(unlisted)
+					pass(5 * time.Minute)
+					if n := be.registered() - before; n == 0 || n > 20 {
+						t.Errorf("Register was called %d times in five minutes, want a few calls", n)
+					}
 				})
 			})
 		}

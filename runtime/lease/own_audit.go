@@ -14,6 +14,7 @@ type audit struct {
 	*scope
 	own   *owner
 	doubt atomic.Bool // the backend may have lost writes
+	blind bool        // leases are missing, and could not be listed since; it belongs to the goroutine of keepShare
 }
 
 // doubtHeld makes the next survey compare all leases, not only their numbers.
@@ -42,11 +43,13 @@ func (a *audit) reconcile(s backend.Survey, known int) {
 			a.log.Warn("listing the leases that the backend knows of failed, trying again", "error", err)
 		}
 		a.doubtHeld()
-		if fewer {
+		if fewer && !a.blind {
+			a.blind = true
 			a.own.names.registerAll() // see checkHeld
 		}
 		return
 	}
+	a.blind = false
 	a.own.checkHeld(refs)
 	if strays := slices.DeleteFunc(refs, func(r backend.Ref) bool { return names[r.Resource] }); len(strays) > 0 {
 		a.giveStrays(strays)
@@ -117,7 +120,7 @@ func (o *owner) mayOwnCount() int {
 }
 
 // checkHeld asks for each idle lease that is not among owned whether it is still held: its owner
-// would else not know until its next write. The resource is made known again in any case: a lease may be given away before it is
+// would else not know until its next write. The resource is made known again in any case, once: a lease may be given away before it is
 // written under, and the backend passes over the release of one that it has lost, perhaps with its resource.
 func (o *owner) checkHeld(owned []backend.Ref) {
 	is := make(map[backend.Ref]bool, len(owned))
@@ -127,8 +130,12 @@ func (o *owner) checkHeld(owned []backend.Ref) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, h := range o.held {
-		if !is[h.ref] && !h.is(leaseReleasing) {
-			o.run.probe(h)
+		if is[h.ref] || h.is(leaseReleasing) {
+			continue
+		}
+		o.run.probe(h)
+		if !h.missing {
+			h.missing = true
 			o.names.registerLost(h.Resource)
 		}
 	}

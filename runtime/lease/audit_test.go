@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -13,16 +14,17 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasemem"
 )
 
-// forgetful is a backend that loses a consumer's only resource together with its lease, until the resource is registered again.
+// forgetful is a backend that loses the topic "x" of a consumer together with its lease, until it is registered again.
 type forgetful struct {
 	*leasemem.Backend
 	mu       sync.Mutex
 	session  string
 	owned    []backend.Ref
 	lost     bool
-	out      bool // and commits fail, and a Register changes no more than that it is counted
+	gone     bool // a search for all does not find it
+	out      bool // it does not come back
+	n        int  // calls of Register that would bring it back
 	unlisted int  // calls of Owned that fail
-	n        int  // calls of Register
 }
 
 func (b *forgetful) lose(unlisted int) {
@@ -31,11 +33,17 @@ func (b *forgetful) lose(unlisted int) {
 	b.lost, b.unlisted = true, unlisted
 }
 
-// goOut loses it until the test ends, and returns how often Register was called before.
-func (b *forgetful) goOut(unlisted int) (registered int) {
+func (b *forgetful) hasLost() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.lost, b.out, b.unlisted = true, true, unlisted
+	return b.lost
+}
+
+// goOut loses it until the test ends, and returns how often it was registered before.
+func (b *forgetful) goOut() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lost, b.out = true, true
 	return b.n
 }
 
@@ -45,24 +53,17 @@ func (b *forgetful) registered() int {
 	return b.n
 }
 
-func (b *forgetful) hasLost() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.lost
-}
-
 func (b *forgetful) Register(ctx context.Context, c backend.ConsumerInfo, resources []string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.n++
-	if b.out {
-		return nil
-	}
-	if b.lost {
-		if err := b.Backend.Release(ctx, b.session, c.Name, b.owned); err != nil {
-			return err
+	if resources == nil || slices.Contains(resources, "x") {
+		b.n++
+		if b.lost && !b.out && (resources != nil || !b.gone) {
+			if err := b.Backend.Release(ctx, b.session, c.Name, b.owned); err != nil && !errors.Is(err, backend.ErrSessionLost) {
+				return err
+			}
+			b.lost = false
 		}
-		b.lost = false
 	}
 	return b.Backend.Register(ctx, c, resources)
 }
@@ -90,7 +91,10 @@ func (b *forgetful) Release(ctx context.Context, session, consumer string, lease
 func (b *forgetful) Survey(ctx context.Context, consumers []string) ([]backend.Survey, error) {
 	surveys, err := b.Backend.Survey(ctx, consumers)
 	if b.hasLost() && err == nil {
-		surveys[0].Resources, surveys[0].Free, surveys[0].Members[0].Owned = 0, 0, 0
+		surveys[0].Resources, surveys[0].Free = 0, 0
+		for i := range surveys[0].Members {
+			surveys[0].Members[i].Owned = 0
+		}
 	}
 	return surveys, err
 }
@@ -109,20 +113,17 @@ func (b *forgetful) Owned(ctx context.Context, session, consumer string) ([]back
 }
 
 func (b *forgetful) Commit(ctx context.Context, session, consumer string, ps []backend.Progress) ([]string, error) {
-	b.mu.Lock()
-	lost, out := b.lost, b.out
-	b.mu.Unlock()
-	switch {
-	case out:
-		return nil, errLink
-	case lost:
+	if b.hasLost() {
 		return []string{ps[0].Resource}, nil
 	}
 	return b.Backend.Commit(ctx, session, consumer, ps)
 }
 
-// A survey finds that the backend has lost a resource with its lease, and the process makes it known again: a share of no
-// resources is given away before a write can be refused.
+// lasting are the kinds of consumers whose resources stay. Streams come and go, and are looked for all the time.
+var lasting = []lease.Per{lease.PerTopic, lease.PerPartition, lease.PerGroup}
+
+// A survey finds that the backend has lost a resource with its lease, and the process makes it known again, however the lease ends: a
+// share of no resources is given away before a write can be refused.
 func TestAResourceThatWasLostWithItsLease(t *testing.T) {
 	finds := map[string]struct {
 		late     time.Duration // the answer to a commit is under way for that long
@@ -134,7 +135,7 @@ func TestAResourceThatWasLostWithItsLease(t *testing.T) {
 		"when all of this is the case": {late: 3 * time.Second, unlisted: 2},
 	}
 	for name, find := range finds {
-		for _, per := range []lease.Per{lease.PerTopic, lease.PerStream, lease.PerPartition, lease.PerGroup} {
+		for _, per := range lasting {
 			t.Run(fmt.Sprint(name, "/", per), func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
 					mem, link := leasemem.New(leasemem.WithSlots(1)), faults{}
@@ -146,14 +147,7 @@ func TestAResourceThatWasLostWithItsLease(t *testing.T) {
 						}
 						return nil
 					})
-					spec := lease.Spec{Per: per, TTL: 5 * time.Second, Handlers: one(func(_ context.Context, m lease.Message[note]) error {
-						got.add(m.Topic, m.Payload.N)
-						return nil
-					})}
-					if per == lease.PerStream {
-						spec.Idle = time.Hour
-					}
-					start(t, newConsumer(t, be, spec))
+					start(t, newConsumer(t, be, lease.Spec{Per: per, TTL: 5 * time.Second, Handlers: handleAll(&got)}))
 					publish(t, mem, "x", 0, 1, nil)
 					pass(time.Second)
 					got.ordered(t, "x", 1)
@@ -171,33 +165,56 @@ func TestAResourceThatWasLostWithItsLease(t *testing.T) {
 	}
 }
 
-// A backend that goes on not to list a lease, and that does not say either that it is lost, is not asked ever again for its resource: a
-// part of it that is out of reach would else keep the process busy.
-func TestALeaseThatStaysUnlisted(t *testing.T) {
-	for name, unlisted := range map[string]int{"listed without it": 0, "not listed": 1 << 30} {
-		for _, per := range []lease.Per{lease.PerTopic, lease.PerStream, lease.PerPartition, lease.PerGroup} {
-			t.Run(fmt.Sprint(name, "/", per), func(t *testing.T) {
+// The owner of a lost resource ends: another process, which knows the resource too, makes it known again. A topic that the backend
+// has lost altogether is registered like a new one when it comes back.
+func TestAResourceThatWasLostAsItsOwnerStops(t *testing.T) {
+	for _, per := range lasting {
+		for _, gone := range []bool{false, true} {
+			if gone && per != lease.PerTopic {
+				continue
+			}
+			t.Run(fmt.Sprintf("%v/gone=%v", per, gone), func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
-					mem := leasemem.New(leasemem.WithSlots(1))
-					be := &forgetful{Backend: mem}
+					be := &forgetful{Backend: leasemem.New(leasemem.WithSlots(1)), gone: gone}
 					var got seen
-					entered, leave := make(chan struct{}), make(chan struct{})
-					t.Cleanup(func() { close(leave) })
-					start(t, newConsumer(t, be, lease.Spec{Per: per, TTL: 5 * time.Second, Idle: time.Hour, Handlers: one(func(_ context.Context, m lease.Message[note]) error {
-						got.add(m.Topic, m.Payload.N)
-						close(entered)
-						<-leave // so that the lease is not given away
-						return nil
-					})}))
-					publish(t, mem, "x", 0, 1, nil)
-					<-entered
-					before := be.goOut(unlisted)
+					spec := lease.Spec{Per: per, TTL: 5 * time.Second, Handlers: handleAll(&got)}
+					stop := start(t, newConsumer(t, be, spec))
+					publish(t, be.Backend, "x", 0, 1, nil)
+					pass(time.Second)
+					got.ordered(t, "x", 1)
+					start(t, newConsumer(t, be, spec))
+					pass(time.Second) // so that it hears of the topic
+					publish(t, be.Backend, "x", 1, 2, nil)
+					pass(time.Minute)
+					got.ordered(t, "x", 2)
+					be.lose(0)
+					stop()
+					pass(time.Minute)
+					publish(t, be.Backend, "x", 2, 3, nil)
 					pass(5 * time.Minute)
-					if n := be.registered() - before; n == 0 || n > 20 {
-						t.Errorf("Register was called %d times in five minutes, want a few calls", n)
-					}
+					got.ordered(t, "x", 3)
 				})
 			})
 		}
+	}
+}
+
+// Resources that stay away, for instance since a shard is out of reach, are looked for once: a Register asks for a survey, and the two
+// would else go round as fast as the backend answers.
+func TestResourcesThatStayAway(t *testing.T) {
+	for _, per := range lasting {
+		t.Run(per.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				be := &forgetful{Backend: leasemem.New(leasemem.WithSlots(1))}
+				start(t, newConsumer(t, be, lease.Spec{Per: per, TTL: 5 * time.Second, Handlers: handleAll(&seen{})}))
+				publish(t, be.Backend, "x", 0, 1, nil)
+				pass(time.Second)
+				before := be.goOut()
+				pass(5 * time.Minute)
+				if n := be.registered() - before; n == 0 || n > 2 { // the second where a write was refused
+					t.Errorf("the resource was registered %d times in five minutes, want once or twice", n)
+				}
+			})
+		})
 	}
 }

@@ -58,9 +58,8 @@ func (h *holding) leaving() bool { return h.state.Load() >= int32(leaseGiving) }
 func (h *holding) stopped(ctx context.Context) bool { return h.leaving() || ctx.Err() != nil }
 
 type ownerFields struct {
-	retire  bool // a stream without more work: it is not only released
-	missing bool // the backend does not list it
-	locked  bool // LockAdvisory: lost, and its lock is still to be given back
+	retire bool // a stream without more work: it is not only released
+	locked bool // LockAdvisory: lost, and its lock is still to be given back
 }
 
 // renewFields are of leases that expire one by one (LockRow).

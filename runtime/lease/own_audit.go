@@ -12,13 +12,24 @@ import (
 // audit compares the leases that the backend knows of with what the owner holds.
 type audit struct {
 	*scope
-	own   *owner
-	doubt atomic.Bool // the backend may have lost writes
-	blind bool        // leases are missing, and could not be listed since; it belongs to the goroutine of keepShare
+	own       *owner
+	doubt     atomic.Bool // the backend may have lost writes
+	resources int         // that the backend knew of at the last survey; it belongs to the goroutine of keepShare
 }
 
 // doubtHeld makes the next survey compare all leases, not only their numbers.
 func (a *audit) doubtHeld() { a.doubt.Store(true) }
+
+// recount looks for all resources once more when the backend knows of fewer than before: a failover lost writes. The leases that it
+// lost with them show it too late: one may be given away before a write is refused, and its owner may end. Streams come and go; sweep
+// looks for these.
+func (a *audit) recount(s backend.Survey) {
+	if s.Resources < a.resources && a.info.Per != PerStream {
+		a.log.Warn("the backend knows of fewer resources than before; all are registered again", "resources", s.Resources, "before", a.resources)
+		a.own.names.registerAll()
+	}
+	a.resources = s.Resources
+}
 
 // reconcile compares what the backend counts as this process's with what it holds, and known,
 // what it held and worked on before the backend counted. They differ when somebody else has
@@ -30,8 +41,7 @@ func (a *audit) reconcile(s backend.Survey, known int) {
 		return
 	}
 	owned := s.Members[i].Owned
-	fewer := !a.own.holdsAtMost(owned)
-	if doubt := a.doubt.Swap(false); !doubt && owned <= known && !fewer {
+	if doubt := a.doubt.Swap(false); !doubt && owned <= known && a.own.holdsAtMost(owned) {
 		return
 	}
 	names := a.own.mayOwn()
@@ -43,13 +53,8 @@ func (a *audit) reconcile(s backend.Survey, known int) {
 			a.log.Warn("listing the leases that the backend knows of failed, trying again", "error", err)
 		}
 		a.doubtHeld()
-		if fewer && !a.blind {
-			a.blind = true
-			a.own.names.registerAll() // see checkHeld
-		}
 		return
 	}
-	a.blind = false
 	a.own.checkHeld(refs)
 	if strays := slices.DeleteFunc(refs, func(r backend.Ref) bool { return names[r.Resource] }); len(strays) > 0 {
 		a.giveStrays(strays)
@@ -120,8 +125,7 @@ func (o *owner) mayOwnCount() int {
 }
 
 // checkHeld asks for each idle lease that is not among owned whether it is still held: its owner
-// would else not know until its next write. The resource is made known again in any case, once: a lease may be given away before it is
-// written under, and the backend passes over the release of one that it has lost, perhaps with its resource.
+// would else not know until its next write.
 func (o *owner) checkHeld(owned []backend.Ref) {
 	is := make(map[backend.Ref]bool, len(owned))
 	for _, r := range owned {
@@ -130,13 +134,8 @@ func (o *owner) checkHeld(owned []backend.Ref) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, h := range o.held {
-		if is[h.ref] || h.is(leaseReleasing) {
-			continue
-		}
-		o.run.probe(h)
-		if !h.missing {
-			h.missing = true
-			o.names.registerLost(h.Resource)
+		if !is[h.ref] && !h.is(leaseReleasing) {
+			o.run.probe(h)
 		}
 	}
 }

@@ -26,11 +26,13 @@ type registrar struct {
 	done  bool                // all were registered once under this session
 }
 
-// registerAll makes all resources of the consumer known.
+// registerAll makes all resources of the consumer known. Those that come up later are registered even if they were before: a server
+// that lost writes may not know of them.
 func (g *registrar) registerAll() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.all = true
+	clear(g.known)
 	hint(g.wake)
 }
 

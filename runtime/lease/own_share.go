@@ -89,6 +89,7 @@ func (o *owner) keepShare() {
 				break
 			}
 			late = 0
+			o.audit.recount(x.Survey)
 			o.audit.reconcile(x.Survey, x.known)
 			wish = time.Now().Add(o.balance(x.Survey))
 		case <-o.streams.wanted:

@@ -18,11 +18,12 @@ import (
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
+	"github.com/leasegen/leasegen/runtime/internal/part"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
-// part is what a process of its own takes part in.
-type part struct {
+// taking is what a process of its own takes part in.
+type taking struct {
 	DSN      string
 	TTL      time.Duration
 	Consumer backend.ConsumerInfo
@@ -32,9 +33,9 @@ type part struct {
 
 // TestProcess is no test but such a process: it owns what it can until it is killed.
 func TestProcess(t *testing.T) {
-	p := kit.Part[part](t)
+	p := part.Of[taking](t)
 	be := leasepg.New(open(t, p.DSN), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
-	kit.TakePart(t, be, backend.SessionSpec{TTL: p.TTL, Advisory: p.Consumer.Lock == backend.LockAdvisory && !p.Mixed}, p.Consumer, p.Max)
+	part.Take(t, be, backend.SessionSpec{TTL: p.TTL, Advisory: p.Consumer.Lock == backend.LockAdvisory && !p.Mixed}, p.Consumer, p.Max)
 }
 
 func state(t testing.TB, pool *pgxpool.Pool, session string) string {
@@ -49,7 +50,7 @@ func TestKilledProcess(t *testing.T) {
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(100)))
 	kit.Join(t, be, topical, time.Hour)
 	successor := kit.Join(t, be, topical, time.Hour)
-	process, dead := kit.StartPart(t, part{pool.Config().ConnString(), 10 * time.Minute, topical, 100, false})
+	process, dead := part.Start(t, taking{pool.Config().ConnString(), 10 * time.Minute, topical, 100, false})
 	time.Sleep(2 * time.Second) // it is not only killed in its first moment
 	kit.Equal(t, "state of a living process", state(t, pool, dead), "live")
 	killed := time.Now()
@@ -68,7 +69,7 @@ func TestKilledProcessWithGrace(t *testing.T) {
 	kit.OK(t, be.Register(t.Context(), careful, kit.Topics(3)))
 	successor := kit.Join(t, be, careful, time.Hour)
 	const ttl = 20 * time.Second
-	process, dead := kit.StartPart(t, part{pool.Config().ConnString(), ttl, careful, 3, false})
+	process, dead := part.Start(t, taking{pool.Config().ConnString(), ttl, careful, 3, false})
 	kit.OK(t, process.Kill())
 	kit.Eventually(t, "it is found", func() bool { return state(t, pool, dead) == "dead" })
 	due := query[time.Time](t, pool, "SELECT expires_at FROM leasegen.session WHERE id = $1", dead).Add(careful.Grace)
@@ -98,7 +99,7 @@ func TestFrozenLeader(t *testing.T) {
 			kit.OK(t, be.Register(t.Context(), led, nil))
 			successor := kit.Join(t, be, led, time.Hour)
 			const ttl = 5 * time.Second
-			process, frozen := kit.StartPart(t, part{pool.Config().ConnString(), ttl, led, 1, mixed})
+			process, frozen := part.Start(t, taking{pool.Config().ConnString(), ttl, led, 1, mixed})
 			bare := pace.Beside(t, pool.Ping) // no connections: the bound below leaves four seconds for tries to connect
 			time.Sleep(ttl)
 			kit.Equal(t, "state of a living leader", state(t, pool, frozen), "live")
@@ -146,7 +147,7 @@ func TestFrozenLeaderIsNoStranger(t *testing.T) {
 			var log text
 			be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			kit.OK(t, be.Register(t.Context(), led, nil))
-			process, frozen := kit.StartPart(t, part{pool.Config().ConnString(), ttl, led, 1, c.mixed})
+			process, frozen := part.Start(t, taking{pool.Config().ConnString(), ttl, led, 1, c.mixed})
 			pid := query[int](t, pool, "SELECT backend_pid FROM leasegen.session WHERE id = $1", frozen)
 			childproc.Freeze(process.Pid)
 			kit.Eventually(t, "its last heartbeat is over", func() bool {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
+	"github.com/leasegen/leasegen/runtime/internal/part"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
@@ -144,7 +145,7 @@ func TestStrangerHoldsASecondLock(t *testing.T) {
 	kit.OK(t, be.Register(t.Context(), led, nil))
 	leader(t, be, time.Hour)
 	dsn := strings.Replace(c.admin.Config().ConnString(), "postgres@", c.appName+"@", 1)
-	process, first := kit.StartPart(t, part{dsn, 10 * time.Minute, led, 1, false})
+	process, first := part.Start(t, taking{dsn, 10 * time.Minute, led, 1, false})
 	kit.OK(t, <-c.squat(t).take(t, "pg_advisory_lock_shared", "hashtextextended('leasegen.second/"+first+"', 0)"))
 	kit.OK(t, process.Kill())
 	kit.Eventually(t, "the leader is found dead", func() bool { return state(t, c.admin, first) == "dead" })

@@ -18,6 +18,7 @@ import (
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
+	"github.com/leasegen/leasegen/runtime/internal/part"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -246,7 +247,7 @@ func TestWithoutWaiting(t *testing.T) {
 		return kit.Must[[]operate.MemberStatus](t)(be.Members(t.Context(), topical.Name))[0].Detection
 	}
 	kit.Equal(t, "how the end of one is found", detection(be), "polling")
-	process, dead := kit.StartPart(t, part{pool.Config().ConnString(), 10 * time.Minute, topical, 1, false})
+	process, dead := part.Start(t, taking{pool.Config().ConnString(), 10 * time.Minute, topical, 1, false})
 	kit.OK(t, process.Kill())
 	kit.Eventually(t, "it is found", func() bool { return state(t, pool, dead) == "dead" })
 	for _, s := range []*kit.Actor{id, other} {

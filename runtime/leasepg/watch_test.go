@@ -19,6 +19,7 @@ import (
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
+	"github.com/leasegen/leasegen/runtime/internal/part"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
@@ -222,7 +223,7 @@ func TestSlowWatcher(t *testing.T) {
 	be := leasepg.New(redirected(t, pool, slowly(&slow, &tries)), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
 	id := kit.Join(t, be, topical, time.Hour)
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(1)))
-	process, dead := kit.StartPart(t, part{pool.Config().ConnString(), 10 * time.Minute, topical, 1, false})
+	process, dead := part.Start(t, taking{pool.Config().ConnString(), 10 * time.Minute, topical, 1, false})
 	kit.Eventually(t, "both wait", func() bool { return waits(t, pool, id.ID) && waits(t, pool, dead) })
 	pid := query[int](t, pool, secondHolder, id.ID)
 	slow.Store(true)
@@ -248,7 +249,7 @@ func TestPollingNoticesABreak(t *testing.T) {
 	be := leasepg.New(redirected(t, pool, slowly(&slow, new(atomic.Int64))), leasepg.WithLogger(slog.New(slog.DiscardHandler)), leasepg.WithoutWaiting())
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(1)))
 	id := kit.Join(t, be, topical, time.Hour)
-	process, dead := kit.StartPart(t, part{pool.Config().ConnString(), 10 * time.Minute, topical, 1, false})
+	process, dead := part.Start(t, taking{pool.Config().ConnString(), 10 * time.Minute, topical, 1, false})
 	pid := query[int](t, pool, firstHolder, id.ID)
 	slow.Store(true)
 	kit.OK(t, process.Kill())
@@ -397,7 +398,7 @@ func TestOnlyASessionShowsItsSign(t *testing.T) {
 	be, pool := migrated(t)
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(1)))
 	kit.Join(t, be, topical, time.Hour)
-	process, dead := kit.StartPart(t, part{pool.Config().ConnString(), 10 * time.Minute, topical, 1, false})
+	process, dead := part.Start(t, taking{pool.Config().ConnString(), 10 * time.Minute, topical, 1, false})
 	holder := kit.Must[*pgxpool.Conn](t)(pool.Acquire(t.Context()))
 	defer holder.Release()
 	_, err := holder.Exec(t.Context(), "SELECT pg_advisory_lock(hashtextextended('leasegen.back/' || $1, 0))", dead)

@@ -15,11 +15,12 @@ import (
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
+	"github.com/leasegen/leasegen/runtime/internal/part"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
-// part is what a process of its own takes part in.
-type part struct {
+// taking is what a process of its own takes part in.
+type taking struct {
 	Addrs     []string
 	Cluster   bool
 	Namespace string
@@ -28,7 +29,7 @@ type part struct {
 	Max       int
 }
 
-func (p part) client() redis.UniversalClient {
+func (p taking) client() redis.UniversalClient {
 	if p.Cluster {
 		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: p.Addrs, ReadTimeout: time.Second})
 	}
@@ -37,10 +38,10 @@ func (p part) client() redis.UniversalClient {
 
 // TestProcess is no test but such a process: it owns what it can until it is killed.
 func TestProcess(t *testing.T) {
-	p := kit.Part[part](t)
+	p := part.Of[taking](t)
 	be := on(p.client(), p.Namespace, leaseredis.WithLogger(discard))
 	hinted(t, be)
-	kit.TakePart(t, be, backend.SessionSpec{TTL: p.TTL}, p.Consumer, p.Max)
+	part.Take(t, be, backend.SessionSpec{TTL: p.TTL}, p.Consumer, p.Max)
 }
 
 // watched is a namespace of a server, or of a cluster, whose sessions are looked at from outside.

@@ -18,6 +18,7 @@ import (
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
+	"github.com/leasegen/leasegen/runtime/internal/part"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
@@ -226,9 +227,9 @@ func TestAProcessThatWasFrozenDoesNotJudge(t *testing.T) {
 	w := watchedOn(t, s)
 	be := on(w.c, w.namespace)
 	kit.OK(t, be.Check(t.Context(), nil))
-	p := part{[]string{s.Addr()}, false, w.namespace, time.Minute, grouped, 0}
-	judge, judges := kit.StartPart(t, p)
-	sleeper, sleeps := kit.StartPart(t, p)
+	p := taking{[]string{s.Addr()}, false, w.namespace, time.Minute, grouped, 0}
+	judge, judges := part.Start(t, p)
+	sleeper, sleeps := part.Start(t, p)
 	w.linked(judges)
 	before := w.linked(sleeps)
 	time.Sleep(2 * watchEvery)

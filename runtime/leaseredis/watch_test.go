@@ -21,6 +21,7 @@ import (
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
+	"github.com/leasegen/leasegen/runtime/internal/part"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
@@ -43,7 +44,7 @@ func TestKilledProcess(t *testing.T) {
 		if grace > 0 {
 			ttl = 6 * time.Second
 		}
-		process, dead := kit.StartPart(t, part{[]string{s.Addr()}, false, w.namespace, ttl, info, 100})
+		process, dead := part.Start(t, taking{[]string{s.Addr()}, false, w.namespace, ttl, info, 100})
 		w.linked(dead)
 		w.sees(&seen, witness.ID, dead)
 		w.sees(&seen, successor.ID, dead)
@@ -84,9 +85,9 @@ func TestKilledProcessOnCluster(t *testing.T) {
 	const ttl = 30 * time.Second
 	successor := w.join(be, topical, ttl)
 	alive(t, successor, ttl)
-	p := part{cluster.Addrs(), true, w.namespace, ttl, topical, 100}
+	p := taking{cluster.Addrs(), true, w.namespace, ttl, topical, 100}
 	for round := range 2 {
-		process, dead := kit.StartPart(t, p)
+		process, dead := part.Start(t, p)
 		w.linked(dead)
 		w.sees(&seen, successor.ID, dead)
 		if round == 1 {
@@ -133,7 +134,7 @@ func TestFrozenProcess(t *testing.T) {
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(3)))
 	successor := w.join(be, topical, time.Hour)
 	const ttl = 3 * time.Second
-	process, frozen := kit.StartPart(t, part{[]string{redistest.Shared(t).Addr()}, false, w.namespace, ttl, topical, 3})
+	process, frozen := part.Start(t, taking{[]string{redistest.Shared(t).Addr()}, false, w.namespace, ttl, topical, 3})
 	w.linked(frozen)
 	childproc.Freeze(process.Pid)
 	expires := time.UnixMicro(int64(w.c.ZScore(t.Context(), w.key(0, "sessions"), frozen).Val()))

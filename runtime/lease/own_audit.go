@@ -26,7 +26,7 @@ func (a *audit) doubtHeld() { a.doubt.Store(true) }
 func (a *audit) recount(s backend.Survey) {
 	if s.Resources < a.resources && a.info.Per != PerStream {
 		a.log.Warn("the backend knows of fewer resources than before; all are registered again", "resources", s.Resources, "before", a.resources)
-		a.own.names.registerAll()
+		a.own.names.registerAnew()
 	}
 	a.resources = s.Resources
 }

@@ -8,7 +8,7 @@ import (
 
 const (
 	registerItems = 5000  // resources in one Register
-	registerMost  = 20000 // that wait to be registered by name; when there are more, all are looked for
+	registerMost  = 20000 // streams that wait to be registered by name; when there are more, all are looked for
 )
 
 // registrar tells the backend of a consumer's resources.
@@ -26,14 +26,20 @@ type registrar struct {
 	done  bool                // all were registered once under this session
 }
 
-// registerAll makes all resources of the consumer known. Those that come up later are registered even if they were before: a server
-// that lost writes may not know of them.
+// registerAll makes all resources of the consumer known.
 func (g *registrar) registerAll() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.all = true
-	clear(g.known)
 	hint(g.wake)
+}
+
+// registerAnew is registerAll after a loss. A topic that comes up later is registered even if it was before.
+func (g *registrar) registerAnew() {
+	g.mu.Lock()
+	clear(g.known)
+	g.mu.Unlock()
+	g.registerAll()
 }
 
 // registerThese makes resources known of which there was news.
@@ -46,7 +52,8 @@ func (g *registrar) registerThese(names []string) {
 	for _, n := range names {
 		g.fresh[n] = struct{}{}
 	}
-	if len(g.fresh) > registerMost {
+	// A search for all may last, and makes no topic known: topics would be looked for again and again. All of them are remembered anyway.
+	if g.info.Per == PerStream && len(g.fresh) > registerMost {
 		clear(g.fresh)
 		g.all = true
 	}

@@ -21,6 +21,62 @@ func (idleBackend) Capabilities() backend.Capabilities {
 	return backend.Capabilities{Streams: idleStreams{}}
 }
 
+// slowSearch is a backend whose search for all topics takes a while.
+type slowSearch struct {
+	idleBackend
+	searching, found chan struct{}
+	searches, named  atomic.Int64
+}
+
+func (b *slowSearch) Register(_ context.Context, _ backend.ConsumerInfo, names []string) error {
+	b.named.Add(int64(len(names)))
+	if names == nil {
+		b.searches.Add(1)
+		b.searching <- struct{}{}
+		<-b.found
+	}
+	return nil
+}
+
+// However many topics come up while all are looked for, each is registered once: a search makes none known, and to search again for
+// many would never end where as many come up during that one.
+func TestManyTopicsWhileAllAreLookedFor(t *testing.T) {
+	t.Parallel()
+	const topics = 3 * registerMost
+	be := &slowSearch{searching: make(chan struct{}), found: make(chan struct{})}
+	c, err := NewConsumer(be, Spec{Name: "c", Per: PerTopic, Topics: []string{"*"}, Handlers: []Handler{One("kind", func(context.Context, Message[int]) error { return nil })}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &session{log: c.logger, ownership: &changes{wake: make(chan struct{}, 1)}}
+	s.ctx, s.end = context.WithCancelCause(t.Context())
+	w := newWork(c, s, &process{be: be})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer s.end(ErrHandover)
+	wg.Go(w.own.names.register)
+	names := make([]string, topics)
+	for i := range names {
+		names[i] = strconv.Itoa(i)
+	}
+	hear := func() { w.own.names.registerThese(w.own.names.unknown(names)) }
+	w.own.names.registerAll()
+	<-be.searching
+	hear()
+	be.found <- struct{}{}
+	for len(w.own.names.unknown(names)) > 0 {
+		select {
+		case <-be.searching:
+			t.Fatal("all topics are looked for again")
+		case <-time.After(time.Millisecond):
+		}
+	}
+	hear()
+	if n := be.named.Load(); n != topics {
+		t.Errorf("%d topics were registered by name, want %d", n, topics)
+	}
+}
+
 // An Acquire whose answer comes while the process drains starts no Run handler, however the runner looks at its leases then:
 // the handler would not be stopped.
 func TestNoRunStartsOnLeasesGrantedWhileStopping(t *testing.T) {

@@ -29,7 +29,7 @@ func Start(t testing.TB, part any) (*os.Process, string) {
 	out, in := io.Pipe()
 	cmd.Stdout = in
 	exited := kit.Must[<-chan struct{}](t)(childproc.Spawn(cmd, syscall.SIGKILL))
-	t.Cleanup(func() { _ = cmd.Process.Kill(); <-exited })
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = out.Close(); <-exited })
 	go func() { <-exited; _ = in.Close() }()
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {

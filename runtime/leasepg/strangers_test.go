@@ -12,9 +12,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/leasegen/leasegen/internal/part"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
-	"github.com/leasegen/leasegen/runtime/internal/part"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 

@@ -17,9 +17,9 @@ import (
 
 	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/pace"
+	"github.com/leasegen/leasegen/internal/part"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
-	"github.com/leasegen/leasegen/runtime/internal/part"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )

@@ -4,6 +4,8 @@ package part
 
 import (
 	"bufio"
+	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io"
@@ -16,7 +18,6 @@ import (
 
 	"github.com/leasegen/leasegen/internal/childproc"
 	"github.com/leasegen/leasegen/runtime/backend"
-	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 const variable = "LEASEGEN_TEST_PART"
@@ -24,11 +25,18 @@ const variable = "LEASEGEN_TEST_PART"
 // Start runs the program's TestProcess until the test ends, and returns the process with its session.
 func Start(t testing.TB, part any) (*os.Process, string) {
 	t.Helper()
+	text, err := json.Marshal(part)
+	if err != nil {
+		t.Fatal(err)
+	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestProcess$", "-test.v")
-	cmd.Env = append(os.Environ(), variable+"="+string(kit.Must[[]byte](t)(json.Marshal(part))))
+	cmd.Env = append(os.Environ(), variable+"="+string(text))
 	out, in := io.Pipe()
 	cmd.Stdout = in
-	exited := kit.Must[<-chan struct{}](t)(childproc.Spawn(cmd, syscall.SIGKILL))
+	exited, err := childproc.Spawn(cmd, syscall.SIGKILL)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = out.Close(); <-exited })
 	go func() { <-exited; _ = in.Close() }()
 	lines := bufio.NewScanner(out)
@@ -50,17 +58,25 @@ func Of[P any](t *testing.T) (part P) {
 	if text == "" {
 		t.Skip("it is started by others")
 	}
-	kit.OK(t, json.Unmarshal([]byte(text), &part))
+	if err := json.Unmarshal([]byte(text), &part); err != nil {
+		t.Fatal(err)
+	}
 	return part
 }
 
 // Take opens a session, acquires up to so many leases of the consumer, and lives until the session is lost.
 func Take(t *testing.T, be backend.Backend, spec backend.SessionSpec, consumer backend.ConsumerInfo, most int) {
 	t.Helper()
-	spec.ID, spec.Host, spec.PID, spec.Consumers = kit.ID(), "host", os.Getpid(), []string{consumer.Name}
-	s := kit.Must[backend.Session](t)(be.OpenSession(t.Context(), spec))
-	if most > 0 && len(kit.Acting(t, be, spec.ID, consumer).Acquires(most)) == 0 {
-		t.Fatal("no lease was to be had")
+	spec.ID, spec.Host, spec.PID, spec.Consumers = newID(), "host", os.Getpid(), []string{consumer.Name}
+	s, err := be.OpenSession(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if most > 0 {
+		got, err := be.Acquire(t.Context(), backend.AcquireRequest{Session: spec.ID, Consumer: consumer, Max: most, Attempt: newID()})
+		if err != nil || len(got) == 0 {
+			t.Fatalf("acquired %d leases: %v", len(got), err)
+		}
 	}
 	os.Stdout.WriteString("\nowner " + spec.ID + "\n")
 	for err := error(nil); !errors.Is(err, backend.ErrSessionLost); err = s.Heartbeat(t.Context()) {
@@ -69,4 +85,10 @@ func Take(t *testing.T, be backend.Backend, spec backend.SessionSpec, consumer b
 		case <-s.Alarm():
 		}
 	}
+}
+
+func newID() string {
+	var id [16]byte
+	rand.Read(id[:])
+	return hex.EncodeToString(id[:])
 }

@@ -1,10 +1,13 @@
 package lease_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -199,20 +202,25 @@ func TestAResourceThatWasLostAsItsOwnerStops(t *testing.T) {
 	}
 }
 
-// Resources that stay away, for instance since a shard is out of reach, are looked for once: a Register asks for a survey, and the two
-// would else go round as fast as the backend answers.
+// Resources that stay away, for instance since a shard is out of reach, are looked for once, and the log says so: a Register asks for a
+// survey, and the two would else go round as fast as the backend answers.
 func TestResourcesThatStayAway(t *testing.T) {
 	for _, per := range lasting {
 		t.Run(per.String(), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				be := &forgetful{Backend: leasemem.New(leasemem.WithSlots(1))}
-				start(t, newConsumer(t, be, lease.Spec{Per: per, TTL: 5 * time.Second, Handlers: handleAll(&seen{})}))
+				var log bytes.Buffer
+				logger := lease.WithLogger(slog.New(slog.NewTextHandler(&log, nil))) // one write at a time
+				start(t, newConsumer(t, be, lease.Spec{Per: per, TTL: 5 * time.Second, Handlers: handleAll(&seen{})}, logger))
 				publish(t, be.Backend, "x", 0, 1, nil)
 				pass(time.Second)
 				before := be.goOut()
 				pass(5 * time.Minute)
 				if n := be.registered() - before; n == 0 || n > 2 { // the second where a write was refused
 					t.Errorf("the resource was registered %d times in five minutes, want once or twice", n)
+				}
+				if n := strings.Count(log.String(), "fewer resources than before"); n != 1 {
+					t.Errorf("the log says %d times that resources are missing, want once:\n%s", n, &log)
 				}
 			})
 		})

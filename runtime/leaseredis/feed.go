@@ -41,6 +41,7 @@ type feed struct {
 	hints   *hints
 	late    chan lateLook // at tags that failed
 	wait    time.Duration // between looks at a tag without news
+	entries int64         // of sessions, when the feed was opened
 
 	background context.Context // of what goes on between two calls
 	cancel     context.CancelFunc
@@ -73,13 +74,16 @@ type lateLook struct {
 // among it, of topics whose messages are there.
 var errSetBack = errors.New("leaseredis: the server has lost what was stored last; all is registered again")
 
+// errEntered: Register passes over tags that no session of the process has entered.
+var errEntered = errors.New("leaseredis: a part of the cluster can be reached again; all is registered again, as what is kept there was passed over")
+
 // OpenFeed starts watching from the present on.
 func (r *reader) OpenFeed(ctx context.Context, consumers []backend.ConsumerInfo) (backend.Feed, error) {
 	sh, err := r.shape(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("leaseredis: open the feed: %w", err)
 	}
-	f := &feed{r: r, sh: sh, tags: make([]tagFeed, sh.tags), late: make(chan lateLook, sh.tags), wait: feedLeast}
+	f := &feed{r: r, sh: sh, tags: make([]tagFeed, sh.tags), late: make(chan lateLook, sh.tags), wait: feedLeast, entries: r.entries.Load()}
 	graces := map[int64]bool{0: true}
 	for _, c := range consumers {
 		f.names = append(f.names, c.Name)
@@ -173,6 +177,9 @@ func (f *feed) Next(ctx context.Context) (backend.News, error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return backend.News{}, err
+		}
+		if f.r.entries.Load() != f.entries {
+			return backend.News{}, errEntered
 		}
 		now := time.Now()
 		var news backend.News

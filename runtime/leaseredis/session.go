@@ -46,7 +46,8 @@ type session struct {
 type sessions struct {
 	*shards
 	holdings holdings
-	unusable atomic.Bool // a call found the application's client closed
+	unusable atomic.Bool  // a call found the application's client closed
+	entries  atomic.Int64 // how often a session entered tags that it had left out
 
 	mu   sync.Mutex
 	open map[string]*session
@@ -328,13 +329,13 @@ func (s *session) Heartbeat(ctx context.Context) error {
 		return fail("send a heartbeat", failed)
 	}
 	if len(out) > 0 {
-		s.join(out)
+		s.join()
 	}
 	return nil
 }
 
 // join tries to enter the tags that were left out, without keeping the heartbeat waiting.
-func (s *session) join(tags []int) {
+func (s *session) join() {
 	s.mu.Lock()
 	busy := s.joining || s.over
 	s.joining = true
@@ -344,6 +345,10 @@ func (s *session) join(tags []int) {
 	}
 	go func() {
 		defer func() { s.mu.Lock(); s.joining = false; s.mu.Unlock() }()
+		_, tags := s.split()
+		if len(tags) == 0 { // another has just entered them
+			return
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), s.spec.TTL/3)
 		defer cancel()
 		switch out, err := s.enter(ctx, tags); {
@@ -351,6 +356,7 @@ func (s *session) join(tags []int) {
 			s.end()
 			s.sound()
 		case out < len(tags):
+			s.ss.entries.Add(1) // not sooner: who registers after it reaches them
 			s.ss.log.Info("leaseredis: a part of the cluster can be reached again", "tags", len(tags)-out)
 		}
 	}()

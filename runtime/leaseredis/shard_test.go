@@ -96,7 +96,8 @@ func TestALostShardStopsOnlyWhatIsKeptThere(t *testing.T) {
 	kit.Eventually(t, "the last is handled everywhere", awaited(2, all))
 }
 
-// A session that could not enter a tag does not report it, and enters it as soon as it can.
+// A session that could not enter a tag does not report it, and enters it as soon as it can. Register passes over the
+// tag until then, so feeds fail once: consumers register all again.
 func TestASessionEntersWhatComesBack(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -133,6 +134,12 @@ func TestASessionEntersWhatComesBack(t *testing.T) {
 	sole := backend.ConsumerInfo{Name: soleThere, Per: backend.PerCluster}
 	kit.Equal(t, "acquired of a lost tag", len(kit.Acting(t, be, id, sole).Acquires(1)), 0)
 	kit.OK(t, s.Heartbeat(t.Context())) // at once, though two nodes are dead
+	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
+	defer feed.Close()
+	late := []string{soleThere}
+	kit.OK(t, be.Register(t.Context(), topical, late))
+	_, err := feed.Next(t.Context())
+	kit.OK(t, err)
 
 	lost.Start()
 	replica.Start()
@@ -146,9 +153,21 @@ func TestASessionEntersWhatComesBack(t *testing.T) {
 		return some == 64
 	})
 	other := kit.Join(t, be, topical, time.Minute)
-	kit.Equal(t, "free", survey(t, be, topical).Free, 0)
-	kit.Equal(t, "members", len(survey(t, be, topical).Members), 2)
+	now := survey(t, be, topical)
+	kit.Equal(t, "resources, the late one passed over", now.Resources, 64)
+	kit.Equal(t, "free", now.Free, 0)
+	kit.Equal(t, "members", len(now.Members), 2)
 	kit.Equal(t, "acquired by another", len(other.Acquires(64)), 0)
+	kit.Eventually(t, "the feed fails", func() bool {
+		_, err := feed.Next(t.Context())
+		return err != nil
+	})
+	again := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
+	defer again.Close()
+	kit.OK(t, be.Register(t.Context(), topical, late))
+	kit.Equal(t, "resources", survey(t, be, topical).Resources, 65)
+	_, err = again.Next(t.Context())
+	kit.OK(t, err)
 	kit.OK(t, s.Close(t.Context()))
 	kit.Equal(t, "acquired by another", len(other.Acquires(64)), 64)
 }

@@ -24,6 +24,7 @@ const (
 	envMode = "PROOF_MODE"
 	envDSN  = "PROOF_DSN"
 	envName = "PROOF_REPLICA"
+	envHold = "PROOF_HOLD" // a file: the replica that renames it waits before its commit until the test removes it
 
 	consumerName = "proof"
 	ttl          = 2 * time.Second
@@ -193,9 +194,11 @@ type carelessTx struct {
 
 func (tx carelessTx) Commit(ctx context.Context, session, consumer string, p backend.Progress) error {
 	ctx = context.WithoutCancel(ctx)
-	fmt.Printf("committing %s %d\n", p.Resource, p.Epoch)
-	time.Sleep(30 * time.Millisecond) // here a frozen replica is mostly caught
-	fmt.Printf("storing %s %d\n", p.Resource, p.Epoch)
+	if file := os.Getenv(envHold); file != "" {
+		hold(file, p)
+	} else {
+		time.Sleep(30 * time.Millisecond) // here a frozen replica is mostly caught
+	}
 	if !tx.fence {
 		err := tx.Handle().(pgx.Tx).QueryRow(ctx, `SELECT coalesce(session, ''), epoch FROM leasegen.lease WHERE consumer = $1 AND resource = $2`,
 			consumer, p.Resource).Scan(&session, &p.Epoch)
@@ -205,3 +208,18 @@ func (tx carelessTx) Commit(ctx context.Context, session, consumer string, p bac
 	}
 	return tx.Tx.Commit(ctx, session, consumer, p)
 }
+
+// hold waits before a commit if this replica is the first to come that far since the test made the file.
+func hold(file string, p backend.Progress) {
+	held := heldFile(file)
+	if os.Rename(file, held) != nil {
+		return // it is not there: none is to wait, or another does
+	}
+	fmt.Printf("committing %s %d\n", p.Resource, p.Epoch)
+	for _, err := os.Stat(held); err == nil; _, err = os.Stat(held) {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// heldFile is the name that a file has while a replica waits.
+func heldFile(file string) string { return file + ".held" }

@@ -215,7 +215,6 @@ func (r *recorder) Commit(ctx context.Context, session, consumer string, progres
 		ctx = context.WithoutCancel(ctx)
 	}
 	if r.mutant.mode.ignoresCancel() {
-		fmt.Printf("committing %s %d\n", progress[0].Resource, progress[0].Epoch)
 		time.Sleep(30 * time.Millisecond) // here a frozen replica is mostly caught
 	}
 	token := fmt.Sprintf("%016x", rand.Uint64())

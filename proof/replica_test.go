@@ -194,10 +194,10 @@ type carelessTx struct {
 
 func (tx carelessTx) Commit(ctx context.Context, session, consumer string, p backend.Progress) error {
 	ctx = context.WithoutCancel(ctx)
-	if file := os.Getenv(envHold); file != "" {
-		hold(file, p)
-	} else {
+	if file := os.Getenv(envHold); file == "" {
 		time.Sleep(30 * time.Millisecond) // here a frozen replica is mostly caught
+	} else if hold(file, p) {
+		defer fmt.Printf("answered %s %d\n", p.Resource, p.Epoch)
 	}
 	if !tx.fence {
 		err := tx.Handle().(pgx.Tx).QueryRow(ctx, `SELECT coalesce(session, ''), epoch FROM leasegen.lease WHERE consumer = $1 AND resource = $2`,
@@ -209,16 +209,17 @@ func (tx carelessTx) Commit(ctx context.Context, session, consumer string, p bac
 	return tx.Tx.Commit(ctx, session, consumer, p)
 }
 
-// hold waits before a commit if this replica is the first to come that far since the test made the file.
-func hold(file string, p backend.Progress) {
+// hold waits before a commit, and reports it, if this replica is the first to come that far since the test made the file.
+func hold(file string, p backend.Progress) bool {
 	held := heldFile(file)
 	if os.Rename(file, held) != nil {
-		return // it is not there: none is to wait, or another does
+		return false // it is not there: none is to wait, or another does
 	}
 	fmt.Printf("committing %s %d\n", p.Resource, p.Epoch)
 	for _, err := os.Stat(held); err == nil; _, err = os.Stat(held) {
 		time.Sleep(time.Millisecond)
 	}
+	return true
 }
 
 // heldFile is the name that a file has while a replica waits.

@@ -65,11 +65,12 @@ func TestFrozenHolder(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.Thaw(frozen)
-		eventually(t, "the frozen replica notices that its lease is gone", func() bool {
-			i, _ := f.Find(from, func(e fleet.Event) bool {
+		eventually(t, "the frozen replica tries to commit, and notices that its lease is gone", func() bool {
+			answered, _ := f.Find(from, fleet.Is("answered"))
+			gone, _ := f.Find(from, func(e fleet.Event) bool {
 				return e.Replica == frozen.Name && e.Epoch == epoch && (e.What == "fenced" || e.What == "lost")
 			})
-			return i >= 0
+			return answered >= 0 && gone >= 0
 		})
 		var n int
 		var by string

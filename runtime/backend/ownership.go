@@ -22,7 +22,7 @@ type Ownership interface {
 	// With FromNow, what the source holds when the consumer is registered for the first
 	// time is passed over; resources that appear later begin at their beginning.
 	// It is atomic for each resource; a repetition adds what is missing. A backend whose sessions may lack a part of the servers
-	// passes over what is kept there; its feeds fail when the session has that part, and all is registered again.
+	// passes over what is kept there; its feeds fail when they have it again. Their caller registers all whenever it opens one.
 	Register(ctx context.Context, consumer ConsumerInfo, resources []string) error
 
 	// Survey counts members and leases. It writes no rows, and costs a count of each consumer's leases.

@@ -41,7 +41,7 @@ type feed struct {
 	hints   *hints
 	late    chan lateLook // at tags that failed
 	wait    time.Duration // between looks at a tag without news
-	entries int64         // of sessions, when the feed was opened
+	entries int64         // of sessions, when it was opened
 
 	background context.Context // of what goes on between two calls
 	cancel     context.CancelFunc
@@ -74,7 +74,7 @@ type lateLook struct {
 // among it, of topics whose messages are there.
 var errSetBack = errors.New("leaseredis: the server has lost what was stored last; all is registered again")
 
-// errEntered: Register passes over tags that no session of the process has entered.
+// errEntered: Register passes over tags that no session of the process reaches.
 var errEntered = errors.New("leaseredis: a part of the cluster can be reached again; all is registered again, as what is kept there was passed over")
 
 // OpenFeed starts watching from the present on.

@@ -47,7 +47,7 @@ type sessions struct {
 	*shards
 	holdings holdings
 	unusable atomic.Bool  // a call found the application's client closed
-	entries  atomic.Int64 // how often a session entered tags that it had left out
+	entries  atomic.Int64 // how often a session came to reach tags again that it did not
 
 	mu   sync.Mutex
 	open map[string]*session
@@ -195,6 +195,15 @@ func (s *session) reaches(tag int) bool {
 	return tag < len(s.entered) && s.entered[tag] && time.Since(s.heard[tag]) < s.spec.TTL
 }
 
+// hear notes a request that succeeded under a tag, and reports whether the session did not reach the tag until then.
+func (s *session) hear(tag int, begun time.Time) (anew bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	anew = !s.entered[tag] || time.Since(s.heard[tag]) >= s.spec.TTL
+	s.entered[tag], s.heard[tag] = true, begun
+	return anew
+}
+
 // tags are all of the namespace's.
 func (s *session) tags() []int {
 	in, out := s.split()
@@ -248,8 +257,8 @@ func (s *session) enterAll(ctx context.Context) (out int, err error) {
 	return out, err
 }
 
-// enter opens the session under these tags. It fails when it could under none, or when an error is
-// not about the cluster's state; else it returns how many are left out.
+// enter opens the session under these tags, and returns how many are left out. It fails when all are, or when an error is
+// not about the cluster's state; of several errors that is the one.
 func (s *session) enter(ctx context.Context, tags []int) (out int, err error) {
 	topics := []byte("{}")
 	if len(s.spec.Topics) > 0 {
@@ -261,22 +270,23 @@ func (s *session) enter(ctx context.Context, tags []int) (out int, err error) {
 		strings.Join(s.spec.Consumers, "\n"), topics, s.spec.Replaces)
 	client, _ := s.client()
 	begun := time.Now()
+	var away, failed error
 	for i, a := range s.ss.runOn(ctx, client, steps) {
 		switch {
 		case a.err == nil:
-			s.mu.Lock()
-			s.entered[tags[i]], s.heard[tags[i]] = true, begun
-			s.mu.Unlock()
-		case errors.Is(a.err, backend.ErrSessionLost), !moved(a.err):
-			return len(tags), a.err
-		default:
-			out, err = out+1, a.err
+			s.hear(tags[i], begun)
+			continue
+		case moved(a.err):
+			away = a.err
+		case failed == nil || errors.Is(a.err, backend.ErrSessionLost):
+			failed = a.err
 		}
+		out++
 	}
-	if out < len(tags) {
-		err = nil
+	if failed == nil && out == len(tags) {
+		failed = away
 	}
-	return out, err
+	return out, failed
 }
 
 // closed returns an error when the application has closed its client. A node that left a cluster says the same of
@@ -320,9 +330,9 @@ func (s *session) Heartbeat(ctx context.Context) error {
 				s.ss.warn("clock", "the server's clock was set back: leases, retries and delayed events go by the time that it had reached, and a tenth slower until the clock has caught up",
 					"tag", s.ss.prefix(in[i]), "by", time.Duration(back)*time.Microsecond)
 			}
-			s.mu.Lock()
-			s.heard[in[i]] = begun
-			s.mu.Unlock()
+			if s.hear(in[i], begun) {
+				s.ss.entries.Add(1)
+			}
 		}
 	}
 	if failed != nil {
@@ -351,13 +361,17 @@ func (s *session) join() {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), s.spec.TTL/3)
 		defer cancel()
-		switch out, err := s.enter(ctx, tags); {
+		out, err := s.enter(ctx, tags)
+		if out < len(tags) {
+			s.ss.entries.Add(1) // not sooner: what is registered after it is not passed over
+			s.ss.log.Info("leaseredis: a part of the cluster can be reached again", "tags", len(tags)-out)
+		}
+		switch _, over := s.client(); {
 		case errors.Is(err, backend.ErrSessionLost): // it was entered after all, and expired there
 			s.end()
 			s.sound()
-		case out < len(tags):
-			s.ss.entries.Add(1) // not sooner: who registers after it reaches them
-			s.ss.log.Info("leaseredis: a part of the cluster can be reached again", "tags", len(tags)-out)
+		case err != nil && !moved(err) && !over:
+			s.ss.warn("enter "+s.spec.ID, "a part of the cluster refuses the session, trying again: what is kept there waits", "tags", out, "error", explained(err))
 		}
 	}()
 }

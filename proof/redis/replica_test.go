@@ -213,8 +213,6 @@ type recorder struct {
 func (r *recorder) Commit(ctx context.Context, session, consumer string, progress []backend.Progress) ([]string, error) {
 	if r.mutant.mode.ignoresCancel() {
 		ctx = context.WithoutCancel(ctx)
-	}
-	if r.mutant.mode.ignoresCancel() {
 		time.Sleep(30 * time.Millisecond) // here a frozen replica is mostly caught
 	}
 	token := fmt.Sprintf("%016x", rand.Uint64())

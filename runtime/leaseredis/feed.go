@@ -74,7 +74,7 @@ type lateLook struct {
 // among it, of topics whose messages are there.
 var errSetBack = errors.New("leaseredis: the server has lost what was stored last; all is registered again")
 
-// errEntered: Register passes over tags that no session of the process reaches.
+// errEntered: Register passed over tags that the session has entered now.
 var errEntered = errors.New("leaseredis: a part of the cluster can be reached again; all is registered again, as what is kept there was passed over")
 
 // OpenFeed starts watching from the present on.

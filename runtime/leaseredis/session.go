@@ -47,7 +47,7 @@ type sessions struct {
 	*shards
 	holdings holdings
 	unusable atomic.Bool  // a call found the application's client closed
-	entries  atomic.Int64 // how often a session came to reach tags again that it did not
+	entries  atomic.Int64 // how often a session entered tags that it had left out
 
 	mu   sync.Mutex
 	open map[string]*session
@@ -195,13 +195,11 @@ func (s *session) reaches(tag int) bool {
 	return tag < len(s.entered) && s.entered[tag] && time.Since(s.heard[tag]) < s.spec.TTL
 }
 
-// hear notes a request that succeeded under a tag, and reports whether the session did not reach the tag until then.
-func (s *session) hear(tag int, begun time.Time) (anew bool) {
+// hear notes a request that succeeded under a tag.
+func (s *session) hear(tag int, begun time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	anew = !s.entered[tag] || time.Since(s.heard[tag]) >= s.spec.TTL
 	s.entered[tag], s.heard[tag] = true, begun
-	return anew
 }
 
 // tags are all of the namespace's.
@@ -330,9 +328,7 @@ func (s *session) Heartbeat(ctx context.Context) error {
 				s.ss.warn("clock", "the server's clock was set back: leases, retries and delayed events go by the time that it had reached, and a tenth slower until the clock has caught up",
 					"tag", s.ss.prefix(in[i]), "by", time.Duration(back)*time.Microsecond)
 			}
-			if s.hear(in[i], begun) {
-				s.ss.entries.Add(1)
-			}
+			s.hear(in[i], begun)
 		}
 	}
 	if failed != nil {

@@ -107,6 +107,51 @@ func fetchAll(t testing.TB, be *leasepg.Backend, c backend.ConsumerInfo, grants 
 	return payloads, more
 }
 
+// TestLeasesChangeAFewAtATime: a call for many leases is some transactions, each of which locks few rows.
+func TestLeasesChangeAFewAtATime(t *testing.T) {
+	const leases, most = 700, 250
+	dsn := pgtest.DB(t)
+	_, pool := migratedAt(t, dsn)
+	be, _, s := traced(t, dsn)
+	fromNow, wait := wakes(t, pool)
+	for _, tt := range []struct {
+		name string
+		c    backend.ConsumerInfo
+		call func(session string, c backend.ConsumerInfo, refs []backend.Ref) error
+	}{
+		{"renew", rowed, func(session string, c backend.ConsumerInfo, refs []backend.Ref) error {
+			lost, err := be.Renew(t.Context(), session, c, refs)
+			kit.Equal(t, "leases that were lost", len(lost), 0)
+			return err
+		}},
+		{"release", topical, func(session string, c backend.ConsumerInfo, refs []backend.Ref) error {
+			return be.Release(t.Context(), session, c.Name, refs)
+		}},
+		{"retire", streamed, func(session string, c backend.ConsumerInfo, refs []backend.Ref) error {
+			return be.Retire(t.Context(), session, c.Name, refs)
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			session, grants := all(t, be, tt.c, kit.Topics(leases))
+			kit.Equal(t, "acquired", len(grants), leases)
+			fromNow()
+			s.reset()
+			kit.OK(t, tt.call(session, tt.c, kit.Refs(grants)))
+			if s.elements > 2*most { // names and epochs
+				t.Errorf("one statement is about %d leases, want at most %d", s.elements/2, most)
+			}
+			if tt.name == "renew" {
+				return
+			}
+			kit.Equal(t, "leases that are owned", query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE consumer = $1 AND session IS NOT NULL", tt.c.Name), 0)
+			if tt.name == "release" {
+				kit.Equal(t, "notifications", s.calls["Notify"], 1)
+				wait()
+			}
+		})
+	}
+}
+
 // TestLateCostsWhatIsLate: cursors that have many transactions in question, as after reads on a machine
 // that was busy, ask for them once, send little, and find what was late.
 func TestLateCostsWhatIsLate(t *testing.T) {

@@ -184,16 +184,31 @@ func (ss *sessions) acquiring(ctx context.Context, req backend.AcquireRequest, g
 	}
 }
 
-// Release gives leases back.
+// leaseChunk is how many leases one transaction changes at most, so that it locks few rows at a time, and soon makes room for others.
+const leaseChunk = 250
+
+// Release gives leases back. The others hear of it once, when all are free.
 func (o *owner) Release(ctx context.Context, session, consumer string, leases []backend.Ref) error {
+	if s := o.session(session); s != nil && s.leads(consumer) {
+		return o.fail("release the lease of "+consumer, s.releaseAdvisory(ctx, releasing(session, consumer, leases)))
+	}
+	for left := leases; ; left = left[leaseChunk:] {
+		p := releasing(session, consumer, left[:min(leaseChunk, len(left))])
+		steps := []step{hasty(ctx), func(q *leasedb.Queries) error { _, err := q.ReleaseLeases(ctx, p); return err }}
+		last := len(left) <= leaseChunk
+		if last {
+			steps = append(steps, o.notify(ctx, wakeOwnership))
+		}
+		if err := o.pipeline(ctx, o.pool, steps...); err != nil || last {
+			return o.fail("release leases of "+consumer, err)
+		}
+	}
+}
+
+func releasing(session, consumer string, leases []backend.Ref) leasedb.ReleaseLeasesParams {
 	p := leasedb.ReleaseLeasesParams{Consumer: consumer, Session: session}
 	p.Resources, p.Epochs = refColumns(leases)
-	if s := o.session(session); s != nil && s.leads(consumer) {
-		return o.fail("release the lease of "+consumer, s.releaseAdvisory(ctx, p))
-	}
-	return o.fail("release leases of "+consumer, o.pipeline(ctx, o.pool, hasty(ctx),
-		func(q *leasedb.Queries) error { _, err := q.ReleaseLeases(ctx, p); return err },
-		o.notify(ctx, wakeOwnership)))
+	return p
 }
 
 func refColumns(leases []backend.Ref) (resources []string, epochs []int64) {

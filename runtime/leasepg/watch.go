@@ -37,7 +37,7 @@ import (
 //     error's, mostly, and ones that a proxy ends in order look like a death. Where the connection that waits has ended without being
 //     asked it was not its process that died, mostly: a server process that waits for a lock does not notice. Then the grace is
 //     graceAlone. Where it has answered for a while its process had tried to connect in vain, and rests between two tries: for as long
-//     it has more time.
+//     it has more time. No grace is longer than the TTL: a process that has not come back by then has ceased to believe in its session.
 //   - A process that was cut off itself leaves the others the time to come back (see early): what broke may have been the network before the
 //     server. It judges by what a look has shown just now: between two looks its connection is watched, or too short a time idle to be ended.
 //   - A process that was frozen uses no finding from before: a session is looked at again before its end in the same statement, under the lock of
@@ -202,6 +202,7 @@ type sighting struct {
 	key      int64
 	answered bool      // the second lock was held when the first was gone: if it is free by now, it was asked in vain
 	lost     time.Time // since when the lock with the key has been free; zero: it is held
+	over     time.Time // until when its process may believe in the session that has lost it
 	alone    time.Time // since when the second one has been, too, and there was no sign
 	passed   bool      // another one was asked to judge
 	ends     int64     // how many connections to the database an operator or an error had ended when its lock was held last; -1: not known
@@ -313,7 +314,7 @@ func (w *watcher) note(around []leasedb.LookAroundRow, ends int64) {
 			is.key, is.answered = r.Key, was.answered || r.Answers
 			is.broken = was.broken || ends < 0 || ends != was.ends || missing > 1
 			if is.lost.IsZero() {
-				is.lost, is.alone = now, now
+				is.lost, is.alone, is.over = now, now, now.Add(seconds(r.Remaining))
 			}
 			if r.Answers || r.Comes {
 				is.alone = now
@@ -385,18 +386,21 @@ func (w *watcher) judge(ctx context.Context, around []leasedb.LookAroundRow) (ag
 	for _, r := range expired {
 		dead.Ids, dead.Keys = append(dead.Ids, r.ID), append(dead.Keys, 0)
 	}
-	if takes, known := w.returning(ctx, len(alone)+len(answering) > 0); known {
-		for _, r := range alone {
-			is := w.seen[r.ID]
-			if left := is.grace(takes) - time.Since(is.alone); left > 0 {
-				if left <= again {
-					again, w.doom = left, time.Now().Add(left)
-					w.doomed = leasedb.BuryGoneParams{Ids: []string{r.ID}, Keys: []int64{r.Key}, Ends: is.still()}
-				}
-				continue
-			}
-			dead.Ids, dead.Keys, dead.Ends = append(dead.Ids, r.ID), append(dead.Keys, r.Key), is.still()
+	takes, known := w.returning(ctx, len(alone)+len(answering) > 0)
+	for _, r := range alone {
+		is := w.seen[r.ID]
+		left, ends := time.Until(is.over), int64(-1)
+		if grace := is.grace(takes) - time.Since(is.alone); known && grace < left {
+			left, ends = grace, is.still()
 		}
+		if left > 0 {
+			if left <= again {
+				again, w.doom = left, time.Now().Add(left)
+				w.doomed = leasedb.BuryGoneParams{Ids: []string{r.ID}, Keys: []int64{r.Key}, Ends: ends}
+			}
+			continue
+		}
+		dead.Ids, dead.Keys, dead.Ends = append(dead.Ids, r.ID), append(dead.Keys, r.Key), ends
 	}
 	if len(dead.Ids) > 0 {
 		found, err := w.bury(ctx, dead)

@@ -241,6 +241,40 @@ func TestSlowWatcher(t *testing.T) {
 	kit.Equal(t, "the pid of the connection that waits", query[int](t, pool, secondHolder, id.ID), pid)
 }
 
+// A leader by its lock alone that is cut off loses its session a TTL after the server has ended its connection, however long the
+// process that watches it takes to connect: by then the leader has ceased to believe in it.
+func TestSlowWatcherOfALeader(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	kit.OK(t, be.Register(t.Context(), led, nil))
+	var slow atomic.Bool
+	var tries atomic.Int64
+	logger := leasepg.WithLogger(slog.New(slog.DiscardHandler))
+	near := leasepg.New(redirected(t, pool, slowly(&slow, &tries)), logger)
+	link := faultproxy.Start(t, pgtest.Shared(t).Addr())
+	far := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), pgtest.Shared(t).Addr(), link.Addr(), 1)), logger)
+	const ttl = 3 * time.Second
+	next, _ := leader(t, near, time.Hour)
+	id, session := leader(t, far, ttl)
+	kit.Equal(t, "acquired", len(kit.Acting(t, far, id, led).Acquires(1)), 1)
+	kit.Eventually(t, "both wait", func() bool {
+		kit.OK(t, session.Heartbeat(t.Context()))
+		return waits(t, pool, id) && waits(t, pool, next)
+	})
+	slow.Store(true)
+	link.BlackHole()
+	bare, cut := pace.Beside(t, connecting(pool)), time.Now()
+	kit.Eventually(t, "it is found", func() bool { return state(t, pool, id) == "dead" })
+	took := time.Since(cut)
+	if took < ttl+ttl/2 {
+		t.Errorf("found after %v: the leader may believe in its session, whose connection the server ended after %v, for as long again", took, ttl)
+	}
+	bare.Within(t, "finding it", took, 2*ttl+time.Second) // five times what connecting takes, twice, and the TTL are 18 s
+	if tries.Load() == 0 {
+		t.Error("the process that watches did not connect")
+	}
+}
+
 // A session that polls notices that its connection has ended while it gives another one time to come back.
 func TestPollingNoticesABreak(t *testing.T) {
 	t.Parallel()

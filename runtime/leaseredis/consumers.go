@@ -249,7 +249,7 @@ func (cat *catalog) discover(ctx context.Context, sh *shape, info backend.Consum
 	}
 	switch info.Per {
 	case backend.PerTopic:
-		return cat.scores(ctx, sh, "topics", func(topic string) bool { return backend.MatchTopic(info.Topics, topic) })
+		return cat.scores(ctx, sh, info.Name, "topics", func(topic string) bool { return backend.MatchTopic(info.Topics, topic) })
 	case backend.PerPartition:
 		out := make([]string, sh.slots)
 		for i := range out {
@@ -271,7 +271,7 @@ func (cat *catalog) discover(ctx context.Context, sh *shape, info backend.Consum
 				wanted[n] = true
 			}
 		}
-		keys, err := cat.scores(ctx, sh, "dirty:"+info.Name, func(stream string) bool { return !wanted[stream] })
+		keys, err := cat.scores(ctx, sh, info.Name, "dirty:"+info.Name, func(stream string) bool { return !wanted[stream] })
 		if err != nil {
 			return nil, err
 		}
@@ -290,10 +290,10 @@ func (cat *catalog) discover(ctx context.Context, sh *shape, info backend.Consum
 
 const scoresPage = 1000
 
-// scores lists the members of a sorted set of that name under all tags in reach, each once.
-func (cat *catalog) scores(ctx context.Context, sh *shape, name string, keep func(string) bool) ([]string, error) {
+// scores lists the members of a sorted set of that name under all tags in the consumer's reach, each once.
+func (cat *catalog) scores(ctx context.Context, sh *shape, consumer, name string, keep func(string) bool) ([]string, error) {
 	var all []string
-	for _, tag := range cat.reach(sh) {
+	for _, tag := range cat.reach(sh, consumer) {
 		for page, err := range cat.pages(ctx, cat.prefix(tag)+name, "-inf") {
 			if err != nil {
 				return nil, err

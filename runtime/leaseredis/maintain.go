@@ -112,7 +112,7 @@ func (k *keeper) expireDead(ctx context.Context, sh *shape, info backend.Consume
 
 // forgetItems forgets items that were executed, or given up on, before they are kept.
 func (k *keeper) forgetItems(ctx context.Context, sh *shape, info backend.ConsumerInfo) (n int, err error) {
-	for _, tag := range k.reach(sh) {
+	for _, tag := range k.reach(sh, info.Name) {
 		for kept := 0; ; {
 			reply, err := k.run(ctx, tag, scripts.forgetonce, info.Name, info.OnceKeep.Microseconds(), kept, maintainStep)
 			if err != nil {
@@ -170,7 +170,7 @@ func (k *keeper) forgetStreams(ctx context.Context, sh *shape, info backend.Cons
 	if release, err := k.takeToken(ctx, sh, "swept:"+info.Name, sweepEvery); err != nil || release == nil {
 		return 0, err
 	}
-	for _, tag := range k.reach(sh) {
+	for _, tag := range k.reach(sh, info.Name) {
 		choose := func(forget bool, names []string) ([]string, error) {
 			args := []any{info.Name, forgottenAfter.Microseconds(), flag(forget)}
 			reply, err := k.run(ctx, tag, scripts.forgetstreams, with(args, names...)...)

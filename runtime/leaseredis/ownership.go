@@ -67,7 +67,7 @@ func (o *owner) Register(ctx context.Context, info backend.ConsumerInfo, resourc
 	}
 	var steps []step
 	byTag := o.byTag(sh, info.Name, resources)
-	for _, tag := range o.reach(sh) {
+	for _, tag := range o.reach(sh, info.Name) {
 		chunks := slices.Collect(slices.Chunk(byTag[tag], leaseChunk))
 		if sweep && len(chunks) == 0 {
 			chunks = [][]string{nil}
@@ -119,7 +119,7 @@ func (o *owner) survey(ctx context.Context, consumers []string) ([]backend.Surve
 	}
 	out, paused := make([]backend.Survey, len(consumers)), make([]time.Duration, len(consumers))
 	owned := make([]map[string]int, len(consumers))
-	for _, a := range o.runAll(ctx, same(o.reach(sh), scripts.survey, with(nil, consumers...)...)) {
+	for _, a := range o.runAll(ctx, same(o.reach(sh, consumers...), scripts.survey, with(nil, consumers...)...)) {
 		counts := list(a.value)
 		if a.err != nil || len(counts) != len(consumers) {
 			return nil, nil, fail("survey", unexpected(a))
@@ -162,7 +162,7 @@ func (o *owner) Owned(ctx context.Context, session, consumer string) ([]backend.
 		return nil, err
 	}
 	var refs []backend.Ref
-	for _, tag := range o.reach(sh) {
+	for _, tag := range o.reach(sh, consumer) {
 		for at := "0"; ; {
 			reply, err := o.run(ctx, tag, scripts.owned, session, consumer, at, leaseChunk)
 			l := list(reply)

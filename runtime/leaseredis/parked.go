@@ -26,7 +26,7 @@ func (cs *commits) FetchParked(ctx context.Context, req backend.ParkedRequest) (
 		messages       []any
 	}
 	var lanes []lane
-	reach := cs.reach(sh) // what a lost shard keeps waits for it
+	reach := cs.reach(sh, req.Consumer.Name) // what a lost shard keeps waits for it
 	per := req.PerResource
 	if per <= 0 {
 		per = req.Limit

@@ -32,7 +32,7 @@ func (k *keeper) narrow(ctx context.Context, sh *shape, info backend.ConsumerInf
 	if len(info.Topics) == 0 || sourceOf(info) != nil {
 		return nil, nil
 	}
-	for _, tag := range k.reach(sh) {
+	for _, tag := range k.reach(sh, info.Name) {
 		reply, err := k.run(ctx, tag, scripts.narrow, info.Name, patternsKept.Microseconds())
 		if err != nil {
 			return dropped, err

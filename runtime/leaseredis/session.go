@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -129,17 +130,18 @@ func (ss *sessions) endSilent() {
 	}
 }
 
-// reach lists the tags that this process works with: all but those that none of its open
-// sessions could enter, or has heard from as long as it lives.
-func (ss *sessions) reach(sh *shape) []int {
+// reach lists the tags that this process works with for some consumers, or for all: all but those that none of their open
+// sessions could enter, or has heard from as long as it lives. Sessions with a longer TTL notice later that a tag is lost.
+func (ss *sessions) reach(sh *shape, consumers ...string) []int {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
+	open := slices.Collect(maps.Values(ss.open))
+	theirs := slices.DeleteFunc(slices.Clone(open), func(s *session) bool { return !s.serves(consumers) })
+	if len(theirs) == 0 { // none is open yet, or they are an operator's
+		theirs = open
+	}
 	tags := slices.DeleteFunc(sh.all(), func(tag int) bool {
-		out := len(ss.open) > 0
-		for _, s := range ss.open {
-			out = out && !s.reaches(tag)
-		}
-		return out
+		return len(theirs) > 0 && !slices.ContainsFunc(theirs, func(s *session) bool { return s.reaches(tag) })
 	})
 	if len(tags) == 0 { // it is not a part that is lost
 		return sh.all()
@@ -193,6 +195,11 @@ func (s *session) reaches(tag int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return tag < len(s.entered) && s.entered[tag] && time.Since(s.heard[tag]) < s.spec.TTL
+}
+
+// serves reports whether the session is that of one of the consumers.
+func (s *session) serves(consumers []string) bool {
+	return slices.ContainsFunc(consumers, func(c string) bool { return slices.Contains(s.spec.Consumers, c) })
 }
 
 // hear notes a request that succeeded under a tag.

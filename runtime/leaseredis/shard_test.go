@@ -47,6 +47,10 @@ func TestALostShardStopsOnlyWhatIsKeptThere(t *testing.T) {
 			return nil
 		}),
 	}})
+	// One with a long TTL notices the loss late, and holds up no other of its process.
+	run(t, be, lease.Spec{Name: "patient", Per: backend.PerGroup, Topics: []string{"none"}, TTL: time.Hour, Handlers: []lease.Handler{
+		lease.One("kind", func(context.Context, lease.Message[[]byte]) error { return nil }),
+	}})
 	publisher := on(cluster.Client(t), name)
 	// publish sends one event to each topic for which is is true.
 	publish := func(is func(string) bool) {
@@ -109,6 +113,7 @@ func TestASessionEntersWhatComesBack(t *testing.T) {
 	topics := kit.Topics(64)
 	kit.OK(t, be.Register(t.Context(), topical, topics))
 	lost, replica := cluster.MasterOf(t, "lg0"), cluster.ReplicaOf(t, "lg0")
+	unaware := kit.Join(t, be, grouped, time.Hour) // it hears of a loss after its TTL
 	soleThere := "s"
 	for tagOf(soleThere, 8) != 0 {
 		soleThere += "s"
@@ -132,6 +137,9 @@ func TestASessionEntersWhatComesBack(t *testing.T) {
 		t.Fatalf("acquired %d leases, want those of the shards that are left", some)
 	}
 	kit.Equal(t, "resources", survey(t, be, topical).Resources, some)
+	kit.Equal(t, "owned", len(kit.Must[[]backend.Ref](t)(be.Owned(t.Context(), id, topical.Name))), some)
+	_, err := be.Survey(t.Context(), []string{grouped.Name})
+	kit.Equal(t, "a consumer whose session has not noticed a loss is surveyed", err == nil, false)
 	sole := backend.ConsumerInfo{Name: soleThere, Per: backend.PerCluster}
 	kit.Equal(t, "acquired of a lost tag", len(kit.Acting(t, be, id, sole).Acquires(1)), 0)
 	kit.OK(t, s.Heartbeat(t.Context())) // at once, though two nodes are dead
@@ -139,12 +147,13 @@ func TestASessionEntersWhatComesBack(t *testing.T) {
 	defer feed.Close()
 	late := []string{soleThere}
 	kit.OK(t, be.Register(t.Context(), topical, late))
-	_, err := feed.Next(t.Context())
+	_, err = feed.Next(t.Context())
 	kit.OK(t, err)
 
 	lost.Start()
 	replica.Start()
 	cluster.WaitHealthy(t)
+	kit.OK(t, unaware.Heartbeat())
 	acquired := func(want int) func() bool {
 		return func() bool {
 			if err := s.Heartbeat(t.Context()); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/internal/tabletest"
 	"github.com/leasegen/leasegen/runtime/backend"
@@ -27,14 +29,16 @@ type sent struct {
 	mu       sync.Mutex
 	elements int            // of arrays, in one statement at most
 	calls    map[string]int // by the statement's name
+	batches  [][]string     // names of the statements that were sent together
 }
 
-func (s *sent) note(sql string, args []any) {
+func (s *sent) note(sql string, args []any) (name string) {
+	if found := queryName.FindStringSubmatch(sql); found != nil {
+		name = found[1]
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if name := queryName.FindStringSubmatch(sql); name != nil {
-		s.calls[name[1]]++
-	}
+	s.calls[name]++
 	n := 0
 	for _, a := range args {
 		if v := reflect.ValueOf(a); v.IsValid() && v.Kind() == reflect.Slice && v.Type().Elem().Kind() != reflect.Uint8 {
@@ -42,12 +46,32 @@ func (s *sent) note(sql string, args []any) {
 		}
 	}
 	s.elements = max(s.elements, n)
+	return name
+}
+
+func (s *sent) most() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.elements
+}
+
+func (s *sent) count(name string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls[name]
+}
+
+// with lists the batches that have a statement.
+func (s *sent) with(name string) [][]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(s.batches), func(b []string) bool { return !slices.Contains(b, name) })
 }
 
 func (s *sent) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.elements, s.calls = 0, map[string]int{}
+	s.elements, s.calls, s.batches = 0, map[string]int{}, nil
 }
 
 func (s *sent) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
@@ -56,9 +80,13 @@ func (s *sent) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQuer
 }
 func (s *sent) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 func (s *sent) TraceBatchStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceBatchStartData) context.Context {
+	var names []string
 	for _, q := range d.Batch.QueuedQueries {
-		s.note(q.SQL, q.Arguments)
+		names = append(names, s.note(q.SQL, q.Arguments))
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.batches = append(s.batches, names)
 	return ctx
 }
 func (s *sent) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
@@ -107,49 +135,75 @@ func fetchAll(t testing.TB, be *leasepg.Backend, c backend.ConsumerInfo, grants 
 	return payloads, more
 }
 
-// TestLeasesChangeAFewAtATime: a call for many leases is some transactions, each of which locks few rows.
+// TestLeasesChangeAFewAtATime: a call for many leases is some transactions, each about some of them.
 func TestLeasesChangeAFewAtATime(t *testing.T) {
-	const leases, most = 700, 250
+	const leases = 1100
 	dsn := pgtest.DB(t)
 	_, pool := migratedAt(t, dsn)
 	be, _, s := traced(t, dsn)
-	fromNow, wait := wakes(t, pool)
-	for _, tt := range []struct {
-		name string
-		c    backend.ConsumerInfo
-		call func(session string, c backend.ConsumerInfo, refs []backend.Ref) error
+	for statement, tt := range map[string]struct {
+		c            backend.ConsumerInfo
+		transactions int
+		call         func(session string, c backend.ConsumerInfo, refs []backend.Ref) error
 	}{
-		{"renew", rowed, func(session string, c backend.ConsumerInfo, refs []backend.Ref) error {
+		"RenewLeases": {rowed, 2, func(session string, c backend.ConsumerInfo, refs []backend.Ref) error {
 			lost, err := be.Renew(t.Context(), session, c, refs)
 			kit.Equal(t, "leases that were lost", len(lost), 0)
 			return err
 		}},
-		{"release", topical, func(session string, c backend.ConsumerInfo, refs []backend.Ref) error {
+		"ReleaseLeases": {topical, 5, func(session string, c backend.ConsumerInfo, refs []backend.Ref) error {
 			return be.Release(t.Context(), session, c.Name, refs)
 		}},
-		{"retire", streamed, func(session string, c backend.ConsumerInfo, refs []backend.Ref) error {
+		"RetireStreams": {streamed, 2, func(session string, c backend.ConsumerInfo, refs []backend.Ref) error {
 			return be.Retire(t.Context(), session, c.Name, refs)
 		}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		t.Run(statement, func(t *testing.T) {
 			session, grants := all(t, be, tt.c, kit.Topics(leases))
 			kit.Equal(t, "acquired", len(grants), leases)
-			fromNow()
 			s.reset()
 			kit.OK(t, tt.call(session, tt.c, kit.Refs(grants)))
-			if s.elements > 2*most { // names and epochs
-				t.Errorf("one statement is about %d leases, want at most %d", s.elements/2, most)
+			batches := s.with(statement)
+			kit.Equal(t, "transactions", len(batches), tt.transactions)
+			if most := 2 * 1000; s.most() > most { // names and epochs
+				t.Errorf("one statement carries %d array elements, want at most %d", s.most(), most)
 			}
-			if tt.name == "renew" {
-				return
+			for i, b := range batches {
+				last := statement == "ReleaseLeases" && i == len(batches)-1
+				kit.Equal(t, "the others are notified", slices.Contains(b, "Notify"), last)
 			}
-			kit.Equal(t, "leases that are owned", query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE consumer = $1 AND session IS NOT NULL", tt.c.Name), 0)
-			if tt.name == "release" {
-				kit.Equal(t, "notifications", s.calls["Notify"], 1)
-				wait()
+			if statement != "RenewLeases" {
+				kit.Equal(t, "leases that are owned", owned(t, pool, tt.c), 0)
 			}
 		})
 	}
+}
+
+func owned(t testing.TB, pool *pgxpool.Pool, c backend.ConsumerInfo) int {
+	t.Helper()
+	return query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE consumer = $1 AND session IS NOT NULL", c.Name)
+}
+
+// A release that is repeated after a reply was lost in the middle frees all, and the others hear of it then.
+func TestAReleaseIsRepeated(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.DB(t)
+	_, pool := migratedAt(t, dsn)
+	link := faultproxy.Start(t, pgtest.Shared(t).Addr())
+	be := leasepg.New(open(t, strings.Replace(dsn, pgtest.Shared(t).Addr(), link.Addr(), 1)), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
+	session, grants := all(t, be, topical, kit.Topics(600))
+	refs := kit.Refs(grants)
+	fromNow, wait := wakes(t, pool)
+	fromNow()
+	lost := link.DropReply(func(request []byte) bool { return bytes.Contains(request, []byte(refs[300].Resource)) }) // in the second part
+	if be.Release(t.Context(), session, topical.Name, refs) == nil {
+		t.Error("no error from a release whose reply was lost")
+	}
+	<-lost
+	kit.Equal(t, "leases that are owned after two parts of three", owned(t, pool, topical), 100)
+	kit.OK(t, be.Release(t.Context(), session, topical.Name, refs))
+	wait()
+	kit.Equal(t, "leases that are owned", owned(t, pool, topical), 0)
 }
 
 // TestLateCostsWhatIsLate: cursors that have many transactions in question, as after reads on a machine
@@ -213,18 +267,18 @@ func TestLateCostsWhatIsLate(t *testing.T) {
 			kit.Equal(t, "late messages", got["late"], late)
 			kit.Equal(t, "later messages", got["second"], topics)
 			kit.Equal(t, "messages that came again", got["first"], 0)
-			t.Logf("at most %d array elements in a statement, questions: %d", s.elements, s.calls["Wrote"])
+			t.Logf("at most %d array elements in a statement, questions: %d", s.most(), s.count("Wrote"))
 			// Positions, names, limits and snapshots of what is read, and a few for each late message; and
 			// the transactions of one question.
-			if most := 256*6 + late*8 + 300; s.elements > most {
-				t.Errorf("one statement carried %d array elements, want at most %d", s.elements, most)
+			if most := 256*6 + late*8 + 300; s.most() > most {
+				t.Errorf("one statement carried %d array elements, want at most %d", s.most(), most)
 			}
-			if n := s.calls["Wrote"]; n > 2*(transactions+late)/300+2 {
+			if n := s.count("Wrote"); n > 2*(transactions+late)/300+2 {
 				t.Errorf("%d questions about %d transactions: not once", n, transactions+late)
 			}
 			s.reset()
 			_, _ = fetchAll(t, again, c, grants, map[string]backend.Cursor{})
-			kit.Equal(t, "questions about transactions that are known", s.calls["Wrote"], 0)
+			kit.Equal(t, "questions about transactions that are known", s.count("Wrote"), 0)
 		})
 	}
 }

@@ -184,18 +184,23 @@ func (ss *sessions) acquiring(ctx context.Context, req backend.AcquireRequest, g
 	}
 }
 
-// leaseChunk is how many leases one transaction changes at most, so that it locks few rows at a time, and soon makes room for others.
-const leaseChunk = 250
+// How many leases one transaction gives back at most, so that it locks few rows at a time, and soon makes room for others; and how many it
+// changes that waits for the disk.
+const (
+	releaseChunk = 250
+	leaseChunk   = 1000
+)
 
-// Release gives leases back. The others hear of it once, when all are free.
+// Release gives leases back. The others hear of it when all are free; of those that were given back before a failure when it is repeated,
+// or by a survey.
 func (o *owner) Release(ctx context.Context, session, consumer string, leases []backend.Ref) error {
 	if s := o.session(session); s != nil && s.leads(consumer) {
 		return o.fail("release the lease of "+consumer, s.releaseAdvisory(ctx, releasing(session, consumer, leases)))
 	}
-	for left := leases; ; left = left[leaseChunk:] {
-		p := releasing(session, consumer, left[:min(leaseChunk, len(left))])
+	for left := leases; ; left = left[releaseChunk:] {
+		p := releasing(session, consumer, left[:min(releaseChunk, len(left))])
 		steps := []step{hasty(ctx), func(q *leasedb.Queries) error { _, err := q.ReleaseLeases(ctx, p); return err }}
-		last := len(left) <= leaseChunk
+		last := len(left) <= releaseChunk
 		if last {
 			steps = append(steps, o.notify(ctx, wakeOwnership))
 		}

@@ -43,6 +43,8 @@ type sessions struct {
 	open sync.Map     // id → *session
 	ttl  atomic.Int64 // of the session last opened, in ns
 
+	beliefs beliefs // of sessions that were found without their lock
+
 	polls bool // no session waits for others on a connection of its own
 }
 

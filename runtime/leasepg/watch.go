@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -197,6 +199,30 @@ type returns struct {
 // often is graceTimes the slowest, but no longer than a try may last.
 func (r returns) often() time.Duration { return min(graceTimes*r.slowest, longest) }
 
+// beliefs are until when processes may believe in sessions that have lost their lock. The sessions of this process share them: one of
+// them may end while it watches another one, and the next need not give that a TTL of its own.
+type beliefs struct {
+	mu  sync.Mutex
+	end map[int64]time.Time // by the lock's key
+}
+
+const beliefKept = time.Hour
+
+// until is the end of belief in a session whose lock with a key was found free, now or before. ttl is how long it may last.
+func (b *beliefs) until(key int64, ttl time.Duration) time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	maps.DeleteFunc(b.end, func(_ int64, end time.Time) bool { return now.Sub(end) > beliefKept })
+	if _, known := b.end[key]; !known {
+		if b.end == nil {
+			b.end = map[int64]time.Time{}
+		}
+		b.end[key] = now.Add(ttl)
+	}
+	return b.end[key]
+}
+
 // sighting is what was seen of a session.
 type sighting struct {
 	key      int64
@@ -314,7 +340,7 @@ func (w *watcher) note(around []leasedb.LookAroundRow, ends int64) {
 			is.key, is.answered = r.Key, was.answered || r.Answers
 			is.broken = was.broken || ends < 0 || ends != was.ends || missing > 1
 			if is.lost.IsZero() {
-				is.lost, is.alone, is.over = now, now, now.Add(seconds(r.Remaining))
+				is.lost, is.alone, is.over = now, now, w.s.ss.beliefs.until(r.Key, seconds(r.Remaining))
 			}
 			if r.Answers || r.Comes {
 				is.alone = now

@@ -242,7 +242,7 @@ func TestSlowWatcher(t *testing.T) {
 }
 
 // A leader by its lock alone that is cut off loses its session a TTL after the server has ended its connection, however long the
-// process that watches it takes to connect: by then the leader has ceased to believe in it.
+// process that watches it takes to connect, and though that opens another session in between: by then the leader has ceased to believe in it.
 func TestSlowWatcherOfALeader(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
@@ -253,23 +253,44 @@ func TestSlowWatcherOfALeader(t *testing.T) {
 	near := leasepg.New(redirected(t, pool, slowly(&slow, &tries)), logger)
 	link := faultproxy.Start(t, pgtest.Shared(t).Addr())
 	far := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), pgtest.Shared(t).Addr(), link.Addr(), 1)), logger)
-	const ttl = 3 * time.Second
-	next, _ := leader(t, near, time.Hour)
+	const ttl = 4 * time.Second
+	next, watching := leader(t, near, time.Hour)
 	id, session := leader(t, far, ttl)
+	var beat time.Time
+	heartbeat := func() {
+		beat = time.Now()
+		kit.OK(t, kit.Heartbeat(t, session))
+	}
+	heartbeat()
 	kit.Equal(t, "acquired", len(kit.Acting(t, far, id, led).Acquires(1)), 1)
 	kit.Eventually(t, "both wait", func() bool {
-		kit.OK(t, session.Heartbeat(t.Context()))
+		heartbeat()
 		return waits(t, pool, id) && waits(t, pool, next)
 	})
+	bare := pace.Beside(t, connecting(pool))
+	heartbeat()
 	slow.Store(true)
 	link.BlackHole()
-	bare, cut := pace.Beside(t, connecting(pool)), time.Now()
-	kit.Eventually(t, "it is found", func() bool { return state(t, pool, id) == "dead" })
-	took := time.Since(cut)
-	if took < ttl+ttl/2 {
-		t.Errorf("found after %v: the leader may believe in its session, whose connection the server ended after %v, for as long again", took, ttl)
+	cut := time.Now()
+	kit.Eventually(t, "the server ends its connection", func() bool {
+		return query[int](t, pool, "SELECT count(*) FROM leasegen.session s, leasegen.lock_holders(s.lock_key) WHERE s.id = $1", id) == 0
+	})
+	found := func() bool {
+		dead := state(t, pool, id) == "dead"
+		if took := time.Since(beat); dead && took < 2*ttl {
+			t.Fatalf("found after %v: the server ends the leader's connection after %v, and the leader may believe in its session for as long again", took, ttl)
+		}
+		return dead
 	}
-	bare.Within(t, "finding it", took, 2*ttl+time.Second) // five times what connecting takes, twice, and the TTL are 18 s
+	time.Sleep(ttl * 3 / 4)
+	found()
+	kit.OK(t, watching.Close(t.Context()))
+	leader(t, near, time.Hour)
+	kit.Eventually(t, "it is found", found)
+	// Five times what connecting takes, twice, would be 15 s more.
+	if took := time.Since(cut); took > 2*ttl+ttl*3/4 && !bare.BusySince(cut) {
+		t.Errorf("found after %v, want a little more than twice the TTL, %v", took, ttl)
+	}
 	if tries.Load() == 0 {
 		t.Error("the process that watches did not connect")
 	}

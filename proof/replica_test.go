@@ -174,8 +174,8 @@ func (b *careless) Capabilities() backend.Capabilities {
 	return caps
 }
 
-func (b *careless) Begin(ctx context.Context) (backend.Tx, error) {
-	tx, err := b.Backend.Begin(context.WithoutCancel(ctx))
+func (b *careless) Begin(ctx context.Context, session string) (backend.Tx, error) {
+	tx, err := b.Backend.Begin(context.WithoutCancel(ctx), session)
 	if err != nil {
 		return nil, err
 	}

@@ -4,8 +4,9 @@ import "context"
 
 // Transactor opens transactions that a handler can join.
 type Transactor interface {
-	// Begin opens a transaction. ctx bounds the call, not the transaction.
-	Begin(ctx context.Context) (Tx, error)
+	// Begin opens a transaction for work under a session. ctx bounds the call, not the transaction. Should the process freeze, a
+	// server on which the transaction holds locks ends it about a TTL of the session later.
+	Begin(ctx context.Context, session string) (Tx, error)
 }
 
 // Tx is a transaction that ends with the fenced commit of one lease's progress.

@@ -271,8 +271,8 @@ func (s *sequences) Capabilities() backend.Capabilities {
 	return caps
 }
 
-func (s *sequences) Begin(ctx context.Context) (backend.Tx, error) {
-	tx, err := s.Backend.Begin(ctx)
+func (s *sequences) Begin(ctx context.Context, session string) (backend.Tx, error) {
+	tx, err := s.Backend.Begin(ctx, session)
 	return &sequencedTx{tx, s}, err
 }
 

@@ -141,7 +141,7 @@ func (t *turn) begin(ctx context.Context) (backend.Tx, error) {
 	defer t.r.course.waiting("a transaction for " + t.h.Resource + ": the backend begins none")()
 	var failed backoff
 	for {
-		tx, err := call(of(ctx, "begin"), t.r.caps.Tx.Begin)
+		tx, err := call(of(ctx, "begin"), func(ctx context.Context) (backend.Tx, error) { return t.r.caps.Tx.Begin(ctx, t.r.s.id) })
 		if err == nil || t.h.stopped(ctx) {
 			return tx, err
 		}

@@ -54,11 +54,11 @@ func (b *pooled) Capabilities() backend.Capabilities {
 	return caps
 }
 
-func (b *pooled) Begin(ctx context.Context) (backend.Tx, error) {
+func (b *pooled) Begin(ctx context.Context, session string) (backend.Tx, error) {
 	if err := b.take(ctx); err != nil {
 		return nil, err
 	}
-	tx, err := b.Backend.Begin(ctx)
+	tx, err := b.Backend.Begin(ctx, session)
 	if err != nil {
 		<-b.free
 		return nil, err

@@ -70,8 +70,8 @@ func (b *deferring) Capabilities() backend.Capabilities {
 	return caps
 }
 
-func (b *deferring) Begin(ctx context.Context) (backend.Tx, error) {
-	tx, err := b.Backend.Begin(ctx)
+func (b *deferring) Begin(ctx context.Context, session string) (backend.Tx, error) {
+	tx, err := b.Backend.Begin(ctx, session)
 	if err != nil {
 		return nil, err
 	}
@@ -351,9 +351,9 @@ func (b *fragile) Capabilities() backend.Capabilities {
 	return caps
 }
 
-func (b *fragile) Begin(ctx context.Context) (backend.Tx, error) {
+func (b *fragile) Begin(ctx context.Context, session string) (backend.Tx, error) {
 	b.broken.Store(false)
-	tx, err := b.Backend.Begin(ctx)
+	tx, err := b.Backend.Begin(ctx, session)
 	return &fragileTx{tx, b}, err
 }
 

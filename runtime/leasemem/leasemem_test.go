@@ -142,7 +142,7 @@ func TestATransactionPublishesWhenItCommits(t *testing.T) {
 	publish(t, be, "x")
 	_, gs := owner(t, be, topic("*"), "s", time.Hour)
 	for i, commit := range []bool{false, true} {
-		tx, err := be.Begin(t.Context())
+		tx, err := be.Begin(t.Context(), "s")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -243,7 +243,7 @@ func ExampleTx() {
 	be.Register(ctx, info, nil)
 	grants, _ := be.Acquire(ctx, backend.AcquireRequest{Session: "s", Consumer: info, Max: 1, Attempt: "1"})
 
-	tx, _ := be.Begin(ctx)
+	tx, _ := be.Begin(ctx, "s")
 	tx.Handle().(*leasemem.Tx).Do(func() { fmt.Println("charged") })
 	fmt.Println("handled")
 	fmt.Println("committed:", tx.Commit(ctx, "s", "billing", backend.Progress{Ref: grants[0].Ref}) == nil)

@@ -17,7 +17,7 @@ func TestPublishMiddleware(t *testing.T) {
 		c := backend.ConsumerInfo{Name: "writer", Per: backend.PerCluster}
 		a := kit.Join(t, be, c, time.Minute).Registers()
 		g := a.Takes()
-		tx := kit.Must[backend.Tx](t)(be.Capabilities().Tx.Begin(t.Context()))
+		tx := kit.Must[backend.Tx](t)(be.Capabilities().Tx.Begin(t.Context(), "s"))
 		if err := f(tx.Handle().(*leasemem.Tx)); err != nil {
 			return err
 		}

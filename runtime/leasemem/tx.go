@@ -37,7 +37,7 @@ func (t *Tx) publish(_ context.Context, events []backend.Event) error {
 }
 
 // Begin starts a transaction.
-func (b *Backend) Begin(ctx context.Context) (backend.Tx, error) {
+func (b *Backend) Begin(ctx context.Context, _ string) (backend.Tx, error) {
 	return call(ctx, b, "Begin", func(*store, time.Time) (backend.Tx, error) {
 		return &transaction{backend: b, tx: &Tx{around: b.around}, over: make(chan struct{})}, nil
 	})

@@ -3,7 +3,6 @@ package leasepg
 import (
 	"crypto/rand"
 	"log/slog"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -95,7 +94,6 @@ func New(pool *pgxpool.Pool, opts ...Option) *Backend {
 	ts := &tables{server: sv, names: newSchema(defaultSchema)}
 	kn := &known{tables: ts, bySlot: logIndex{column: "slot"}, byKey: logIndex{column: "key"}}
 	ss := &sessions{known: kn, polls: o.polls}
-	ss.ttl.Store(int64(15 * time.Second))
 	p, cs := &publisher{known: kn, around: backend.NewPublishing(o.publish...)}, &commits{sessions: ss}
 	return &Backend{
 		server: sv, tables: ts, known: kn, sessions: ss,

@@ -167,7 +167,7 @@ func TestRoles(t *testing.T) {
 	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 20)))
 	session, g := kit.Sole(t, be, topical, "x")
 	f := kit.Fetch(t, be, topical, "x", g.Cursor, 5)
-	tx := kit.Must[backend.Tx](t)(be.Begin(t.Context()))
+	tx := kit.Must[backend.Tx](t)(be.Begin(t.Context(), session.ID))
 	kit.OK(t, tx.Commit(t.Context(), session.ID, topical.Name, backend.Progress{Ref: g.Ref, Cursor: f.Next,
 		Park: []backend.Park{{ID: f.Messages[0].ID, Lane: "l", Attempt: 1}, {ID: f.Messages[1].ID, Lane: "l"}},
 		Dead: []backend.Dead{{ID: f.Messages[2].ID, Reason: "r"}},

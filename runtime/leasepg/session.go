@@ -40,12 +40,9 @@ func steady(ctx context.Context) step {
 // sessions are those of this process.
 type sessions struct {
 	*known
-	open sync.Map     // id → *session
-	ttl  atomic.Int64 // of the session last opened, in ns
-
-	beliefs beliefs // of sessions that were found without their lock
-
-	polls bool // no session waits for others on a connection of its own
+	open    sync.Map // id → *session
+	beliefs beliefs  // of sessions that were found without their lock
+	polls   bool     // no session waits for others on a connection of its own
 }
 
 // session is one incarnation of this process. It has a connection of its own, so that no
@@ -100,7 +97,6 @@ func (ss *sessions) OpenSession(ctx context.Context, spec backend.SessionSpec) (
 		ss: ss, spec: spec, turn: make(chan struct{}, 1), locked: map[string]bool{}, led: map[string]leadership{},
 		born: time.Now(), alarm: make(chan struct{}, 1), watched: make(chan struct{}), waited: make(chan struct{}),
 	}
-	ss.ttl.Store(int64(spec.TTL))
 	if before := ss.session(spec.Replaces); before != nil {
 		before.ended.Store(true)
 		before.abandon() // with its locks

@@ -392,11 +392,11 @@ func TestFrozenTransactionEnds(t *testing.T) {
 	id := kit.Join(t, be, grouped, 3*time.Second)
 	kit.OK(t, be.Register(t.Context(), grouped, nil))
 	id.Acquires(1)
-	tx := kit.Must[backend.Tx](t)(be.Begin(t.Context()))
+	next := kit.Join(t, be, grouped, time.Hour) // another session of the process, whose TTL does not count
+	tx := kit.Must[backend.Tx](t)(be.Begin(t.Context(), id.ID))
 	_, err := tx.Handle().(pgx.Tx).Exec(t.Context(), "SELECT 1 FROM leasegen.lease FOR NO KEY UPDATE")
 	kit.OK(t, err)
 	expire(t, pool, id.ID)
-	next := kit.Join(t, be, grouped, time.Hour)
 	kit.Eventually(t, "the lease is taken over", func() bool { return len(next.Acquires(1)) == 1 })
 	if err := tx.Commit(t.Context(), id.ID, grouped.Name, backend.Progress{}); err == nil {
 		t.Error("the frozen transaction committed")

@@ -398,7 +398,7 @@ func TestProgressInOrder(t *testing.T) {
 
 	// In a transaction it takes the effects with it.
 	exec(t, pool, "CREATE TABLE effect (n int)")
-	tx := kit.Must[backend.Tx](t)(be.Begin(t.Context()))
+	tx := kit.Must[backend.Tx](t)(be.Begin(t.Context(), session))
 	_, err := tx.Handle().(pgx.Tx).Exec(t.Context(), "INSERT INTO effect VALUES (1)")
 	kit.OK(t, err)
 	if err := tx.Commit(t.Context(), session, topical.Name, old); err == nil {

@@ -44,12 +44,12 @@ func TestTransactionsLeaveAConnection(t *testing.T) {
 	kit.OK(t, be.Check(t.Context(), nil))
 	var open []backend.Tx
 	for range 3 {
-		open = append(open, kit.Must[backend.Tx](t)(be.Begin(t.Context())))
+		open = append(open, kit.Must[backend.Tx](t)(be.Begin(t.Context(), "")))
 	}
 	fourth := make(chan error, 1)
 	waiting, stop := context.WithCancel(t.Context())
 	go func() {
-		tx, err := be.Begin(waiting)
+		tx, err := be.Begin(waiting, "")
 		if err == nil {
 			err = tx.Rollback(t.Context())
 		}
@@ -71,16 +71,16 @@ func TestTransactionsLeaveAConnection(t *testing.T) {
 	// However a transaction ends, its turn goes to the next.
 	kit.OK(t, open[0].Rollback(t.Context()))
 	kit.OK(t, open[0].Rollback(t.Context()))
-	tx := kit.Must[backend.Tx](t)(be.Begin(t.Context()))
+	tx := kit.Must[backend.Tx](t)(be.Begin(t.Context(), ""))
 	if err := tx.Commit(t.Context(), kit.ID(), "topical", backend.Progress{Ref: backend.Ref{Resource: "x", Epoch: 1}}); err == nil {
 		t.Fatal("a commit without a lease went through")
 	}
-	tx = kit.Must[backend.Tx](t)(be.Begin(t.Context()))
+	tx = kit.Must[backend.Tx](t)(be.Begin(t.Context(), ""))
 	tx.Handle().(pgx.Tx).Conn().Close(t.Context())
 	if err := tx.Commit(t.Context(), kit.ID(), "topical", backend.Progress{Ref: backend.Ref{Resource: "x", Epoch: 1}}); err == nil {
 		t.Fatal("a commit without a connection went through")
 	}
-	for _, tx := range append(open[1:], kit.Must[backend.Tx](t)(be.Begin(t.Context()))) {
+	for _, tx := range append(open[1:], kit.Must[backend.Tx](t)(be.Begin(t.Context(), ""))) {
 		kit.OK(t, tx.Rollback(t.Context()))
 	}
 }

@@ -44,12 +44,15 @@ type transactor struct {
 
 // Begin opens a transaction for a handler's effects, in one round trip. It waits while
 // MaxConns-1 of them are open. Should the process freeze in it, the server ends it after
-// about a session's TTL, so that it cannot hold up the next owner.
-func (tr *transactor) Begin(ctx context.Context) (backend.Tx, error) {
+// the session's TTL, so that it cannot hold up the next owner.
+func (tr *transactor) Begin(ctx context.Context, session string) (backend.Tx, error) {
 	if err := tr.handlers.wait(ctx); err != nil {
 		return nil, tr.fail("begin", err)
 	}
-	idle := max(time.Duration(tr.ttl.Load()), time.Second)
+	idle := 15 * time.Second // of a session that has ended, so that none of it can be committed
+	if s := tr.session(session); s != nil {
+		idle = max(s.spec.TTL, time.Second)
+	}
 	mark := rand.Text()
 	tx, err := tr.pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: fmt.Sprintf(
 		"begin isolation level read committed read write; set local synchronous_commit = on; set local idle_in_transaction_session_timeout = %d; "+

@@ -184,7 +184,7 @@ var onceChecks = []check{
 	{"Once/A_transaction_notes_an_item_when_it_commits", transactional(func(t testing.TB, f Factory, be backend.Backend, tr backend.Transactor) {
 		needs(t, be.Capabilities().Ledger != nil, "the backend keeps no ledger")
 		a, g := sole(t, be)
-		begin := func() backend.Tx { return kit.Must[backend.Tx](t)(tr.Begin(t.Context())) }
+		begin := func() backend.Tx { return kit.Must[backend.Tx](t)(tr.Begin(t.Context(), a.ID)) }
 		notes := func(tx backend.Tx, key string, want bool) {
 			t.Helper()
 			kit.Equal(t, "first", kit.Must[bool](t)(tx.Once(t.Context(), "c", key)), want)
@@ -216,7 +216,7 @@ var onceChecks = []check{
 		needs(t, be.Capabilities().Ledger != nil, "the backend keeps no ledger")
 		a, g := sole(t, be)
 		for _, commit := range []bool{false, true} {
-			first, second := kit.Must[backend.Tx](t)(tr.Begin(t.Context())), kit.Must[backend.Tx](t)(tr.Begin(t.Context()))
+			first, second := kit.Must[backend.Tx](t)(tr.Begin(t.Context(), a.ID)), kit.Must[backend.Tx](t)(tr.Begin(t.Context(), a.ID))
 			t.Cleanup(func() { // should the test end before: pools wait for their connections
 				_ = first.Rollback(context.Background())
 				_ = second.Rollback(context.Background())

@@ -27,7 +27,7 @@ var txChecks = []check{
 	{"Tx/Commits_effects_together_with_progress", transactional(func(t testing.TB, f Factory, be backend.Backend, tr backend.Transactor) {
 		a, g, got := reading(t, be, 3)
 		id := ids(got.Messages)
-		tx := kit.Must[backend.Tx](t)(tr.Begin(t.Context()))
+		tx := kit.Must[backend.Tx](t)(tr.Begin(t.Context(), a.ID))
 		effect(t, f, be, tx, "1")
 		effect(t, f, be, tx, "2")
 		kit.Equal(t, "effects before commit", len(f.Effects(t, be)), 0)
@@ -40,7 +40,7 @@ var txChecks = []check{
 	})},
 	{"Tx/Fenced_rolls_back", transactional(func(t testing.TB, f Factory, be backend.Backend, tr backend.Transactor) {
 		a, old, got := reading(t, be, 3)
-		tx := kit.Must[backend.Tx](t)(tr.Begin(t.Context()))
+		tx := kit.Must[backend.Tx](t)(tr.Begin(t.Context(), a.ID))
 		effect(t, f, be, tx, "stale")
 		a.Releases(old.Ref)
 		b := join(t, f.Again(t, be), perTopic(), long)
@@ -56,7 +56,7 @@ var txChecks = []check{
 	})},
 	{"Tx/Rollback_undoes_everything", transactional(func(t testing.TB, f Factory, be backend.Backend, tr backend.Transactor) {
 		a, g := sole(t, be)
-		tx := kit.Must[backend.Tx](t)(tr.Begin(t.Context()))
+		tx := kit.Must[backend.Tx](t)(tr.Begin(t.Context(), a.ID))
 		effect(t, f, be, tx, "undone")
 		kit.OK(t, tx.Rollback(t.Context()))
 		kit.Equal(t, "effects", len(f.Effects(t, be)), 0)

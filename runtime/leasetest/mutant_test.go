@@ -19,7 +19,7 @@ type mutant struct {
 
 // mutation holds the broken methods; nil ones are not broken.
 type mutation struct {
-	begin       func(m *mutant, ctx context.Context) (backend.Tx, error)
+	begin       func(m *mutant, ctx context.Context, session string) (backend.Tx, error)
 	openSession func(m *mutant, ctx context.Context, spec backend.SessionSpec) (backend.Session, error)
 	acquire     func(m *mutant, ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error)
 	release     func(m *mutant, ctx context.Context, session, consumer string, refs []backend.Ref) error
@@ -49,11 +49,11 @@ func (m *mutant) Capabilities() backend.Capabilities {
 	return backend.Capabilities{Rows: m, Streams: m, Ledger: m, Tx: m, Operator: m}
 }
 
-func (m *mutant) Begin(ctx context.Context) (backend.Tx, error) {
+func (m *mutant) Begin(ctx context.Context, session string) (backend.Tx, error) {
 	if m.begin != nil {
-		return m.begin(m, ctx)
+		return m.begin(m, ctx, session)
 	}
-	return m.Backend.Begin(ctx)
+	return m.Backend.Begin(ctx, session)
 }
 
 func (m *mutant) OpenSession(ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {

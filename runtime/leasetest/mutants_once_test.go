@@ -56,8 +56,8 @@ func (m *ledgerMutant) Publish(ctx context.Context, es []backend.Event) error {
 	return m.Backend.Publish(ctx, es)
 }
 
-func (m *ledgerMutant) Begin(ctx context.Context) (backend.Tx, error) {
-	tx, err := m.Backend.Begin(ctx)
+func (m *ledgerMutant) Begin(ctx context.Context, session string) (backend.Tx, error) {
+	tx, err := m.Backend.Begin(ctx, session)
 	if err != nil || m.notes == nil {
 		return tx, err
 	}

@@ -188,9 +188,9 @@ func (p *proxy) StartOnce(ctx context.Context, session, consumer string, ref bac
 	})
 }
 
-func (p *proxy) Begin(ctx context.Context) (backend.Tx, error) {
+func (p *proxy) Begin(ctx context.Context, session string) (backend.Tx, error) {
 	return through(ctx, p, request{op: "Begin"}, func(ctx context.Context) (backend.Tx, error) {
-		tx, err := p.be.Capabilities().Tx.Begin(ctx)
+		tx, err := p.be.Capabilities().Tx.Begin(ctx, session)
 		if err != nil {
 			return nil, err
 		}

@@ -48,8 +48,8 @@ func TestSimulation(t *testing.T) {
 func TestSimulationCatchesMutants(t *testing.T) {
 	for name, mu := range map[string]mutation{
 		"no fence": {
-			begin: func(m *mutant, ctx context.Context) (backend.Tx, error) {
-				tx, err := m.Backend.Begin(ctx)
+			begin: func(m *mutant, ctx context.Context, session string) (backend.Tx, error) {
+				tx, err := m.Backend.Begin(ctx, session)
 				if err != nil {
 					return nil, err
 				}

@@ -42,7 +42,7 @@ func TestGrace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var w watcher
+			w := watcher{s: &session{ss: &sessions{}}}
 			for _, l := range c.looks {
 				around := []leasedb.LookAroundRow{{ID: "a", Key: 1, Gone: l.gone, Answers: l.answers}}
 				if l.other {

@@ -3,6 +3,7 @@ package lease
 import (
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/leasegen/leasegen/runtime/backend"
@@ -108,17 +109,15 @@ func (x *scope) resourcesIn(n *backend.News) []string {
 	if x.runs() {
 		return nil
 	}
-	named := n.Resources[x.info.Name]
+	named, topics := n.Resources[x.info.Name], []string(nil)
 	if x.info.Source == nil && (x.info.Per == PerTopic || x.info.Per == PerGroup) {
-		named = named[:0:0]
-		for _, t := range n.Topics {
-			if backend.MatchTopic(x.info.Topics, t) {
-				named = append(named, t)
-			}
-		}
+		topics = slices.DeleteFunc(slices.Clone(n.Topics), func(t string) bool { return !backend.MatchTopic(x.info.Topics, t) })
 	}
-	if x.info.Per == PerGroup && len(named) > 0 {
+	switch {
+	case x.info.Per == PerGroup && len(named)+len(topics) > 0:
 		return []string{backend.Whole}
+	case x.info.Per == PerTopic && x.info.Source == nil:
+		return topics
 	}
 	return named
 }

@@ -99,7 +99,7 @@ func (r *reader) OpenFeed(ctx context.Context, consumers []backend.ConsumerInfo)
 			continue
 		}
 		f.infos = append(f.infos, c)
-		if c.Per == backend.PerPartition || c.Per == backend.PerStream {
+		if viewed(c) != "" { // a group has news by topics; of what is copied into its view later it hears by that alone
 			f.views = append(f.views, c.Name)
 		}
 	}

@@ -150,3 +150,23 @@ func TestIdsDoNotGoBack(t *testing.T) {
 		t.Errorf("an id of %d was given after %d was seen", at, ahead)
 	}
 }
+
+// A group, like slots and streams, hears of messages that are copied for it after feeds have passed their ids: when the
+// namespace was created again, and one replica fills the view while another has begun to read.
+func TestWhatIsCopiedLaterIsNews(t *testing.T) {
+	t.Parallel()
+	for _, per := range []backend.Per{backend.PerGroup, backend.PerPartition, backend.PerStream} {
+		t.Run(per.String(), func(t *testing.T) {
+			c, name := redistest.Shared(t).Client(t), redistest.Namespace(t)
+			be, other := on(c, name, leaseredis.WithTags(1)), on(c, name, leaseredis.WithTags(1))
+			info := backend.ConsumerInfo{Name: "c", Per: per, Topics: []string{"x"}}
+			kit.OK(t, other.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "key", Kind: "kind", Payload: []byte("{}")}}))
+			feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{info}))
+			defer feed.Close()
+			kit.OK(t, other.Register(t.Context(), info, nil))
+			kit.Eventually(t, "the feed tells it", func() bool {
+				return len(kit.Must[backend.News](t)(feed.Next(t.Context())).Resources[info.Name]) > 0
+			})
+		})
+	}
+}

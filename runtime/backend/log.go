@@ -51,7 +51,7 @@ type Feed interface {
 type News struct {
 	// Topics of the log received messages. Topics that no consumer of the feed matches are left out.
 	Topics []string
-	// Resources received messages, by consumer: slots, streams, groups whose messages came after those of Topics, and the resources of
+	// Resources received messages, by consumer: slots, streams, groups, where Topics may not tell it, and the resources of
 	// consumers with a source of their own, which Topics cannot tell. Topics of which only such consumers read need not
 	// be named.
 	Resources map[string][]string

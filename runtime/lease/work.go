@@ -109,17 +109,17 @@ func (x *scope) resourcesIn(n *backend.News) []string {
 	if x.runs() {
 		return nil
 	}
-	named, topics := n.Resources[x.info.Name], []string(nil)
-	if x.info.Source == nil && (x.info.Per == PerTopic || x.info.Per == PerGroup) {
-		topics = slices.DeleteFunc(slices.Clone(n.Topics), func(t string) bool { return !backend.MatchTopic(x.info.Topics, t) })
-	}
+	matches := func(topic string) bool { return backend.MatchTopic(x.info.Topics, topic) }
+	named := n.Resources[x.info.Name]
 	switch {
-	case x.info.Per == PerGroup && len(named)+len(topics) > 0:
-		return []string{backend.Whole}
 	case x.info.Per == PerTopic && x.info.Source == nil:
-		return topics
+		return slices.DeleteFunc(slices.Clone(n.Topics), func(topic string) bool { return !matches(topic) })
+	case x.info.Per != PerGroup:
+		return named
+	case len(named) > 0 || x.info.Source == nil && slices.ContainsFunc(n.Topics, matches):
+		return []string{backend.Whole}
 	}
-	return named
+	return nil
 }
 
 func isLost(err error) bool { return errors.Is(err, backend.ErrSessionLost) }

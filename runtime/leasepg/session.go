@@ -505,7 +505,7 @@ func (s *session) drop() {
 // the turn.
 func (s *session) end() {
 	s.ended.Store(true)
-	s.ss.open.Delete(s.spec.ID)
+	s.ss.open.CompareAndDelete(s.spec.ID, s)
 	s.stop()
 	s.drop()
 	s.raise()
@@ -513,7 +513,7 @@ func (s *session) end() {
 
 // abandon lets go of the connection, now or at the end of its present use.
 func (s *session) abandon() {
-	s.ss.open.Delete(s.spec.ID)
+	s.ss.open.CompareAndDelete(s.spec.ID, s)
 	s.stop()
 	s.abandoned.Store(true)
 	s.mu.Lock()

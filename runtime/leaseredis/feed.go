@@ -184,8 +184,7 @@ func (f *feed) Next(ctx context.Context) (backend.News, error) {
 		now := time.Now()
 		var news backend.News
 		due, next := f.due(now)
-		missed, again := f.r.missed.due(now)
-		f.tellMissed(missed, &news)
+		missed, again := f.tellMissed(now, &news)
 		fromSources := f.tellSources(&news)
 		looked, err := f.takeLate(&news)
 		if err != nil {
@@ -197,7 +196,7 @@ func (f *feed) Next(ctx context.Context) (backend.News, error) {
 				return backend.News{}, err
 			}
 		}
-		if looked || len(missed) > 0 || fromSources {
+		if looked || missed || fromSources {
 			news.Compact()
 			f.pace(&news)
 			return news, nil
@@ -455,19 +454,25 @@ func (r *reader) tellSetBack(tag int, consumers []string) {
 	}
 }
 
-// tellMissed names topics that could not be read.
-func (f *feed) tellMissed(missed [][2]string, news *backend.News) {
-	for _, m := range missed {
-		if slices.ContainsFunc(f.infos, func(c backend.ConsumerInfo) bool { return c.Name == m[0] }) {
-			news.Topics = append(news.Topics, m[1])
-			continue
+// tellMissed names topics of its own consumers that could not be read, and returns when to ask for the next; zero: never.
+func (f *feed) tellMissed(now time.Time, news *backend.News) (any bool, next time.Time) {
+	tell := func(consumer string, name func(topic string)) {
+		topics, at := f.r.missed.due(consumer, now)
+		for _, topic := range topics {
+			any = true
+			name(topic)
 		}
-		for _, s := range f.sources {
-			if s.info.Name == m[0] {
-				s.add(news, m[1])
-			}
+		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
 		}
 	}
+	for _, c := range f.infos {
+		tell(c.Name, func(topic string) { news.Topics = append(news.Topics, topic) })
+	}
+	for _, s := range f.sources {
+		tell(s.info.Name, func(topic string) { s.add(news, topic) })
+	}
+	return any, next
 }
 
 // tellSources adds what is new in streams of applications.

@@ -493,7 +493,7 @@ func (it *fetchedItem) beyond(at position) bool {
 // missed are topics that could not be read while others could.
 type missed struct {
 	mu     sync.Mutex
-	topics map[[2]string]time.Time // consumer and topic, and when to name it again
+	topics map[string]map[string]time.Time // of each consumer, and when to name them again
 }
 
 const missedPause = 250 * time.Millisecond
@@ -501,18 +501,21 @@ const missedPause = 250 * time.Millisecond
 func (m *missed) add(consumer, topic string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.topics[[2]string{consumer, topic}] = time.Now().Add(missedPause)
+	if m.topics[consumer] == nil {
+		m.topics[consumer] = map[string]time.Time{}
+	}
+	m.topics[consumer][topic] = time.Now().Add(missedPause)
 }
 
-// due returns the topics to be read again by now, and when to ask for the next; zero: never.
-func (m *missed) due(now time.Time) (due [][2]string, next time.Time) {
+// due returns the topics of a consumer to be read again by now, and when to ask for the next; zero: never.
+func (m *missed) due(consumer string, now time.Time) (due []string, next time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for t, at := range m.topics {
+	for topic, at := range m.topics[consumer] {
 		switch {
 		case !at.After(now):
-			due = append(due, t)
-			delete(m.topics, t)
+			due = append(due, topic)
+			delete(m.topics[consumer], topic)
 		case next.IsZero() || at.Before(next):
 			next = at
 		}

@@ -93,7 +93,8 @@ func WithMaxDeadLetters(n int) Option { return func(b *Backend) { b.keeper.maxDe
 // wrong with the client or the options is reported by every call, what is wrong with the
 // server by Check, with which a consumer's Run begins. The client stays the caller's. Beside
 // it a running process keeps two connections of its own to each node, made from the client's options: one for heartbeats,
-// and one by which others notice that the process has ended; and one subscription on the client.
+// and one by which others notice that the process has ended; and a subscription on the client for all consumers with the same
+// TTL and margin, and one for each that consumes streams of others.
 func New(client redis.UniversalClient, opts ...Option) *Backend {
 	d := &shards{client: client, namespace: "lg", log: slog.Default()}
 	ss := &sessions{shards: d, open: map[string]*session{}}
@@ -102,7 +103,7 @@ func New(client redis.UniversalClient, opts ...Option) *Backend {
 	c := &catalog{streams: st, changes: changes{of: map[int]changed{}}}
 	o, ledger, trimmer := &owner{catalog: c}, &ledger{c}, &trimmer{catalog: c}
 	p := &publisher{streams: st, numbering: numbering{id: newAttempt(), tags: map[int]*attempts{}}}
-	r := &reader{catalog: c, trimmer: trimmer, missed: missed{topics: map[[2]string]time.Time{}}}
+	r := &reader{catalog: c, trimmer: trimmer, missed: missed{topics: map[string]map[string]time.Time{}}}
 	b := &Backend{
 		shards: d, sessions: ss, streams: st, catalog: c,
 		owner: o, publisher: p, reader: r, commits: &commits{c}, ledger: ledger,

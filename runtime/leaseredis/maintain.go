@@ -38,7 +38,11 @@ func (k *keeper) Maintain(ctx context.Context, consumers []backend.ConsumerInfo)
 	if err != nil {
 		return r, fail("prepare", err)
 	}
-	release, err := k.takeToken(ctx, sh, "maintaining", maintainToken)
+	names := make([]string, len(consumers))
+	for i, info := range consumers {
+		names[i] = info.Name
+	}
+	release, err := k.takeToken(ctx, sh, names, "maintaining", maintainToken)
 	if err != nil {
 		return r, fail("take the token", err)
 	}
@@ -56,7 +60,7 @@ func (k *keeper) Maintain(ctx context.Context, consumers []backend.ConsumerInfo)
 		}
 	}
 	add(&r.SegmentsDropped, "trim the log")(k.trimmer.trim(ctx, sh))
-	add(&r.SessionsForgotten, "forget sessions")(k.forgetSessions(ctx, sh))
+	add(&r.SessionsForgotten, "forget sessions")(k.forgetSessions(ctx, sh, names))
 	for _, info := range consumers {
 		if _, err := k.narrow(ctx, sh, info); err != nil {
 			errs = append(errs, fail("drop patterns of "+info.Name, err))
@@ -86,10 +90,10 @@ func (k *keeper) Maintain(ctx context.Context, consumers []backend.ConsumerInfo)
 	return r, errors.Join(errs...)
 }
 
-// takeToken takes a token of the namespace, and returns how to give it back; nil when somebody else has it.
-func (k *keeper) takeToken(ctx context.Context, sh *shape, name string, ttl time.Duration) (release func(), err error) {
+// takeToken takes a token of the namespace, where the consumers reach it, and returns how to give it back; nil when somebody else has it.
+func (k *keeper) takeToken(ctx context.Context, sh *shape, consumers []string, name string, ttl time.Duration) (release func(), err error) {
 	holder := newAttempt()
-	tag := k.reach(sh)[0]
+	tag := k.reach(sh, consumers...)[0]
 	reply, err := k.run(ctx, tag, scripts.token, name, holder, ttl.Milliseconds())
 	if err != nil || number(reply) == 0 {
 		return nil, err
@@ -103,7 +107,7 @@ func (k *keeper) takeToken(ctx context.Context, sh *shape, name string, ttl time
 
 // expireDead deletes dead letters that are older than they are kept.
 func (k *keeper) expireDead(ctx context.Context, sh *shape, info backend.ConsumerInfo) (n int, err error) {
-	err = k.everyTag(ctx, sh, scripts.expiredead, func(v any) int {
+	err = k.everyTag(ctx, sh, []string{info.Name}, scripts.expiredead, func(v any) int {
 		n += int(number(v))
 		return int(number(v))
 	}, info.Name, info.Keep.Microseconds())
@@ -167,7 +171,7 @@ func (k *keeper) dropEnded(ctx context.Context, sh *shape, tag int, info backend
 // forgetStreams drops streams that have been without work for long and of which no message is
 // left. The epoch of one that comes again is higher: it is at least the time.
 func (k *keeper) forgetStreams(ctx context.Context, sh *shape, info backend.ConsumerInfo) (n int, err error) {
-	if release, err := k.takeToken(ctx, sh, "swept:"+info.Name, sweepEvery); err != nil || release == nil {
+	if release, err := k.takeToken(ctx, sh, []string{info.Name}, "swept:"+info.Name, sweepEvery); err != nil || release == nil {
 		return 0, err
 	}
 	for _, tag := range k.reach(sh, info.Name) {

@@ -15,7 +15,7 @@ func TestOneReplicaDoesTheHousekeeping(t *testing.T) {
 		info.Max = 1
 		sh, err := a.shape(t.Context())
 		kit.OK(t, err)
-		release, err := a.takeToken(t.Context(), sh, "maintaining", time.Minute)
+		release, err := a.takeToken(t.Context(), sh, nil, "maintaining", time.Minute)
 		kit.OK(t, err)
 		b := a.another()
 		r, err := b.Maintain(t.Context(), []backend.ConsumerInfo{info})

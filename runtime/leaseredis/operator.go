@@ -268,7 +268,7 @@ func (o *operator) memberStatus(ctx context.Context, consumer string) ([]operate
 		return nil, err
 	}
 	// A session is the same under all tags, but for when its heartbeats arrived, and for its connections.
-	answers := o.runAll(ctx, same(o.reach(sh), scripts.members, consumer))
+	answers := o.runAll(ctx, same(o.reach(sh, consumer), scripts.members, consumer))
 	if err := firstError(answers); err != nil {
 		return nil, err
 	}

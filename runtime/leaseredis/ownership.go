@@ -41,7 +41,7 @@ type owner struct {
 }
 
 // Register makes resources known to a consumer. Topics that its patterns do not match are passed over, and so is what is kept under
-// tags that no session of this process reaches: feeds fail when one enters them, so that all is registered again.
+// tags that no session of the consumer reaches: feeds fail when one enters them, so that all is registered again.
 func (o *owner) Register(ctx context.Context, info backend.ConsumerInfo, resources []string) error {
 	if err := checkName(info.Name); err != nil {
 		return err

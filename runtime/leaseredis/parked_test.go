@@ -70,7 +70,7 @@ func TestALostShardHoldsUpNoParkedMessagesElsewhere(t *testing.T) {
 	}
 	info := b.Info
 	info.Keep = time.Hour
-	if release, err := b.takeToken(t.Context(), sh, "maintaining", time.Minute); err != nil || release == nil {
+	if release, err := b.takeToken(t.Context(), sh, nil, "maintaining", time.Minute); err != nil || release == nil {
 		t.Errorf("the housekeeping is not begun: %v", err)
 	}
 	if _, err := b.expireDead(t.Context(), sh, info); err != nil {

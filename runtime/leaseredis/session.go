@@ -482,11 +482,11 @@ func addresses(c *redis.ClusterClient, patience time.Duration) []string {
 // was held up on its way cannot bring it back within that time.
 const sessionsKept = time.Hour
 
-// everyTag runs a script with limit as its last argument under every tag in reach, again and again
+// everyTag runs a script with limit as its last argument under every tag in the consumers' reach, again and again
 // where it did as much as it may at a time, and passes on each answer. done tells how much that was.
-func (ss *sessions) everyTag(ctx context.Context, sh *shape, s *script, done func(value any) int, args ...any) error {
+func (ss *sessions) everyTag(ctx context.Context, sh *shape, consumers []string, s *script, done func(value any) int, args ...any) error {
 	args = append(slices.Clone(args), leaseChunk)
-	for again := ss.reach(sh); len(again) > 0; {
+	for again := ss.reach(sh, consumers...); len(again) > 0; {
 		steps := same(again, s, args...)
 		again = nil
 		for i, a := range ss.runAll(ctx, steps) {
@@ -503,9 +503,9 @@ func (ss *sessions) everyTag(ctx context.Context, sh *shape, s *script, done fun
 
 // forgetSessions declares expired sessions dead and forgets those that ended long ago. It also
 // sees to it that none lives on because the server's clock was set back.
-func (ss *sessions) forgetSessions(ctx context.Context, sh *shape) (int, error) {
+func (ss *sessions) forgetSessions(ctx context.Context, sh *shape, consumers []string) (int, error) {
 	back := 0
-	err := ss.everyTag(ctx, sh, scripts.rewind, func(v any) int { n := int(number(v)); back += n; return n })
+	err := ss.everyTag(ctx, sh, consumers, scripts.rewind, func(v any) int { n := int(number(v)); back += n; return n })
 	if err != nil {
 		return 0, fail("look at the server's clock", err)
 	}
@@ -513,7 +513,7 @@ func (ss *sessions) forgetSessions(ctx context.Context, sh *shape) (int, error) 
 		ss.warn("clock", "the server's clock was set back by more than a minute: sessions and leases that waited for a time wait no longer than they would have", "corrected", back)
 	}
 	gone := map[string]bool{}
-	err = ss.everyTag(ctx, sh, scripts.forgetsessions, func(v any) int {
+	err = ss.everyTag(ctx, sh, consumers, scripts.forgetsessions, func(v any) int {
 		for _, id := range texts(v) {
 			gone[id] = true
 		}

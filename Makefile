@@ -24,14 +24,17 @@ MORE          := ^$(MORE_NAMES)$$
 # Proofs last: beside the suites with the race detector a cluster replaces masters that have no processor.
 MORE_IN        = $(shell grep -rlE --exclude-dir=bin --include='*_test.go' '^func $(MORE_NAMES)\b' . | xargs -n1 dirname | sort -ru)
 
-# Loads that keep all cores busy for long, and the modes in which a driver can send queries: make more runs them with the race detector alone.
-BUSIEST       := ^Test(CursorTorture|TableTorture|ReconnectsKillNobody|QueryModes)$$
+# Tests that make more runs with the race detector alone: loads that keep all cores busy for long, and the modes in which a driver can send queries;
+BUSIEST       := CursorTorture|TableTorture|ReconnectsKillNobody|QueryModes
+# and whole servers that restart, are cut off, restored, promoted, or slow to store, which each starts for itself.
+OUTAGES       := History|TableSetBack|PromotionOf[A-Za-z]*|(ServerRestart|Outage)KillsNobody|NetworkResetsKillNobody|AllConnectionsEndAtOnce|TerminatedHeartbeat|HandoverWaitsForTheDiskOnce
+RACED_ALONE   := ^Test($(BUSIEST)|$(OUTAGES))$$
 
 SUITE         := ^TestConformance$$
 # How the core meets a backend that misbehaves is shown by TestMisbehaviour; make more shows it on each backend, too.
 MISBEHAVING   := $(SUITE)/^Misbehaving
 # Make test leaves these tests to make more.
-LATER         := -skip '$(MORE)|$(BUSIEST)|$(MISBEHAVING)'
+LATER         := -skip '$(MORE)|$(RACED_ALONE)|$(MISBEHAVING)'
 # Two rows of make test, which are to end together: what takes longest on PostgreSQL, and all others; and what takes longest on Redis, and
 # what compiles programs. Each has one package at a time, but for the others, which are small: a server that shares two cores with many
 # tests of three packages is late for seconds.
@@ -74,7 +77,7 @@ help:
 	@echo "                  Redis; goldens and rules with go test -short, which leaves out most scenarios and what is generated twice"
 	@echo "make test         all checks, and each rule of the contract once on each backend, with real PostgreSQL and Redis servers;"
 	@echo "                  how fast it is is measured by the commands below"
-	@echo "make more         all of the runtime and the backends with the race detector; the rules once more, on a cluster, with fewer rights,"
+	@echo "make more         all of the runtime and the backends with the race detector, outages of whole servers included; the rules once more, on a cluster, with fewer rights,"
 	@echo "                  over a pooler, with small pools, with another driver; bounds among much data; mutants; other modules, the pages in"
 	@echo "                  a browser among them; programs that measure, draw and build the site; the kits by which tests start"
 	@echo "                  servers; CI runs make test more"

@@ -51,9 +51,8 @@ type Feed interface {
 type News struct {
 	// Topics of the log received messages. Topics that no consumer of the feed matches are left out.
 	Topics []string
-	// Resources received messages, by consumer: slots, streams, groups, where Topics may not tell it, and the resources of
-	// consumers with a source of their own, which Topics cannot tell. Topics of which only such consumers read need not
-	// be named.
+	// Resources received messages, by consumer: slots, streams, the resources of consumers with a source of their own, which Topics
+	// cannot tell, and a group whose messages Topics do not tell. Topics of which only consumers named here read need not be named.
 	Resources map[string][]string
 	// Ownership: a session joined, left or died, or leases were released.
 	Ownership bool

@@ -4,15 +4,18 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// When a shard is lost, parked messages that the others keep are retried, and housekeeping is done there.
+// When a shard is lost, parked messages that the others keep are retried, housekeeping is done there, and members are listed: also
+// where another consumer's session in the same process still takes the shard for there.
 func TestALostShardHoldsUpNoParkedMessagesElsewhere(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -45,8 +48,8 @@ func TestALostShardHoldsUpNoParkedMessagesElsewhere(t *testing.T) {
 		kit.OK(t, a.Release(t.Context(), a.ID, "c", []backend.Ref{g.Ref}))
 	}
 	other := New(cluster.Client(t), WithNamespace(name), quiet)
-	_, err = other.shape(t.Context()) // it runs already
-	kit.OK(t, err)
+	patient := backend.ConsumerInfo{Name: "patient", Per: backend.PerTopic, Topics: []string{"none"}}
+	join(t, other, patient) // it runs already
 	replica.Kill()
 	lost.Kill()
 
@@ -68,12 +71,20 @@ func TestALostShardHoldsUpNoParkedMessagesElsewhere(t *testing.T) {
 			parked[m.Topic] = true
 		}
 	}
-	info := b.Info
+	info, names := b.Info, []string{b.Info.Name}
 	info.Keep = time.Hour
-	if release, err := b.takeToken(t.Context(), sh, nil, "maintaining", time.Minute); err != nil || release == nil {
+	if release, err := b.takeToken(t.Context(), sh, names, "maintaining", time.Minute); err != nil || release == nil {
 		t.Errorf("the housekeeping is not begun: %v", err)
 	}
 	if _, err := b.expireDead(t.Context(), sh, info); err != nil {
 		t.Error(err)
+	}
+	if _, err := b.forgetSessions(t.Context(), sh, names); err != nil {
+		t.Error(err)
+	}
+	members, err := b.Members(t.Context(), info.Name)
+	kit.OK(t, err)
+	if !slices.ContainsFunc(members, func(m operate.MemberStatus) bool { return m.Session == b.ID }) {
+		t.Errorf("members: %+v, want %s among them", members, b.ID)
 	}
 }

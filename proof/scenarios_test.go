@@ -189,18 +189,22 @@ func TestServerKilled(t *testing.T) {
 func TestHeartbeatConnectionKilled(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whole)
-	var losses atomic.Int64
+	var losses, beats atomic.Int64
 	handled := make(chan int64, 100)
 	inProcess(t, s.dsn, 4, calm, func(_ context.Context, m lease.Message[numbered]) error {
 		handled <- m.Epoch
 		return nil
 	}, lease.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
-		if _, ok := o.(operate.ObservedLoss); ok {
+		switch o := o.(type) {
+		case operate.ObservedLoss:
 			losses.Add(1)
+		case operate.ObservedHeartbeat:
+			if o.Err == nil {
+				beats.Add(1)
+			}
 		}
 	})))
-	var first int64
-	killed := 0
+	var first, killed, before int64
 	for i := range 6 {
 		if err := s.publish(t.Context(), "t.one", 1); err != nil {
 			t.Fatal(err)
@@ -212,9 +216,10 @@ func TestHeartbeatConnectionKilled(t *testing.T) {
 		if epoch != first {
 			t.Fatalf("message %d was handled under epoch %d, before it was %d: the lease was lost", i, epoch, first)
 		}
-		// One that has not carried out a heartbeat yet is left alone: on a slow machine no other one would ever.
+		// Only after another heartbeat is confirmed to the replica: on a slow machine each connection would end before its first one is.
+		eventually(t, "another heartbeat is confirmed", func() bool { return beats.Load() > before })
 		eventually(t, "a heartbeat's connection to kill", func() bool {
-			var n int
+			var n int64
 			err := s.pool.QueryRow(t.Context(), `
 				SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity
 				WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'idle' AND query LIKE '-- name: Heartbeat %'`).Scan(&n)
@@ -224,6 +229,7 @@ func TestHeartbeatConnectionKilled(t *testing.T) {
 			killed += n
 			return n > 0
 		})
+		before = beats.Load()
 	}
 	if losses.Load() > 0 || killed < 6 {
 		t.Errorf("%d leases lost, %d connections killed; want 0 and at least 6", losses.Load(), killed)

@@ -8,6 +8,7 @@ package browser
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
@@ -128,8 +130,22 @@ func (b *Tab) Do(actions ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
 	ctx, cancel := b.within()
 	defer cancel()
-	if err := chromedp.Do(ctx, actions...); err != nil {
-		b.Fatal(err)
+	for _, action := range actions {
+		if err := replaced(ctx, func() error { return chromedp.Do(ctx, action) }); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// replaced runs an action, and again where the page, which keeps itself up to date, replaced the element after it was found and before it
+// was used. The browser tells that from others by words alone: an action under which the page has gone is done, and has the same code.
+func replaced(ctx context.Context, action func() error) error {
+	for {
+		err := action()
+		gone, is := errors.AsType[*cdproto.Error](err)
+		if !is || ctx.Err() != nil || !strings.Contains(strings.ToLower(gone.Message), "node") && !strings.HasPrefix(gone.Message, "Could not compute") {
+			return err
+		}
 	}
 }
 
@@ -210,7 +226,8 @@ func (b *Tab) Goes(by chromedp.Action[chromedp.Void], what string) {
 	b.Helper()
 	ctx, cancel := b.within()
 	defer cancel()
-	if _, err := chromedp.RunResponse(ctx, by); err != nil {
+	follow := func() error { _, err := chromedp.RunResponse(ctx, by); return err }
+	if err := replaced(ctx, follow); err != nil {
 		b.Fatalf("%s: %v, on this page:\n%s", what, err, b.Text())
 	}
 }

@@ -140,12 +140,17 @@ func (b *Tab) Do(actions ...chromedp.Action[chromedp.Void]) {
 // replaced runs an action, and again where the page, which keeps itself up to date, replaced the element after it was found and before it
 // was used. The browser tells that from others by words alone: an action under which the page has gone is done, and has the same code.
 func replaced(ctx context.Context, action func() error) error {
+	var before error
 	for {
 		err := action()
 		gone, is := errors.AsType[*cdproto.Error](err)
-		if !is || ctx.Err() != nil || !strings.Contains(strings.ToLower(gone.Message), "node") && !strings.HasPrefix(gone.Message, "Could not compute") {
+		switch {
+		case ctx.Err() != nil:
+			return errors.Join(err, before)
+		case !is || !strings.Contains(strings.ToLower(gone.Message), "node") && !strings.HasPrefix(gone.Message, "Could not compute"):
 			return err
 		}
+		before = err
 	}
 }
 
@@ -196,6 +201,27 @@ func (b *Tab) Press(key string) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// Hold presses the mouse on an element, and returns how to let it go.
+func (b *Tab) Hold(selector string) (release func()) {
+	b.Helper()
+	at := Eval[struct{ X, Y float64 }](b, fmt.Sprintf(`(() => {
+		const e = document.querySelector(%q);
+		e.scrollIntoView({ block: "center" });
+		const r = e.getBoundingClientRect();
+		return { X: r.x + r.width / 2, Y: r.y + r.height / 2 };
+	})()`, selector))
+	mouse := func(kind input.DispatchMouseEventType) {
+		b.Helper()
+		ctx, cancel := b.within()
+		defer cancel()
+		if _, err := chromedp.Call(ctx, input.DispatchMouseEvent, input.DispatchMouseEventParams{Type: kind, X: at.X, Y: at.Y, Button: input.MouseButtonLeft, ClickCount: 1}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	mouse(input.DispatchMouseEventTypeMousePressed)
+	return func() { mouse(input.DispatchMouseEventTypeMouseReleased) }
 }
 
 // Eval returns what a script says of the page.

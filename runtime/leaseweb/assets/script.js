@@ -32,6 +32,7 @@
   const inUse = () => {
     const selection = getSelection();
     return (selection && !selection.isCollapsed) || document.querySelector("dialog[open]") || main.querySelector("tbody :checked") ||
+      main.matches(":active") || // a click whose press and release met two elements would be none
       document.activeElement.matches("main input, main select, main textarea");
   };
 

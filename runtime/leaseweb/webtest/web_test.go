@@ -331,6 +331,16 @@ func TestLive(t *testing.T) {
 		w.publish("orders.eu", order{Customer: fmt.Sprint("new-", i), Do: "fail"})
 		w.eventually("it is dead", func() bool { return w.status("billing").DeadLetters == 7+i })
 	}
+	// still looks for a poll and a second whether the page changes.
+	still := func(before, what string) {
+		t.Helper()
+		for end := time.Now().Add(3500 * time.Millisecond); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+			if got := dead(); got != before {
+				t.Errorf("%s: the page changes to %q", what, got)
+				return
+			}
+		}
+	}
 	b.Open("dead?c=billing")
 	b.Do(chromedp.Evaluate[chromedp.Void]("window.kept = true; scrollTo(0, 300)"))
 	more(1)
@@ -339,7 +349,17 @@ func TestLive(t *testing.T) {
 		t.Errorf("it has scrolled to %v", y)
 	}
 
-	// While text is selected, a field has the focus, or something is ticked, the page holds still.
+	// A press of the mouse that began on a link ends on it, and so follows it: the page holds still until then.
+	release := b.Hold("tbody th a.id")
+	before := dead()
+	more(2)
+	still(before, "the mouse is pressed")
+	release()
+	b.Until(func() bool { return strings.Contains(b.URL(), "id=") }, "the link that was pressed is followed")
+	b.Open("dead?c=billing")
+	b.Do(chromedp.Evaluate[chromedp.Void]("window.kept = true"))
+
+	// While text is selected, a field has the focus, or something is ticked, it does, too.
 	for i, use := range []struct{ begin, end string }{
 		{`getSelection().selectAllChildren(document.querySelector("td.reason"))`, `getSelection().removeAllRanges()`},
 		{`document.querySelector("[name=key]").focus()`, `document.activeElement.blur()`},
@@ -347,26 +367,20 @@ func TestLive(t *testing.T) {
 	} {
 		before := dead()
 		b.Do(chromedp.Evaluate[chromedp.Void](use.begin))
-		more(2 + i)
-		time.Sleep(3500 * time.Millisecond) // a poll and a second
-		if got := dead(); got != before {
-			t.Errorf("%s: the page changes to %q under the hand", use.begin, got)
-		}
+		more(3 + i)
+		still(before, use.begin)
 		b.Do(chromedp.Evaluate[chromedp.Void](use.end))
-		b.Until(func() bool { return dead() == fmt.Sprintf("%d dead letters", 9+i) }, "the list grows after "+use.end)
+		b.Until(func() bool { return dead() == fmt.Sprintf("%d dead letters", 10+i) }, "the list grows after "+use.end)
 	}
 
 	// It can be stopped, and a focus within what is replaced stays.
 	b.Do(chromedp.Click(chromedp.CSS("#live")))
-	before := dead()
-	more(5)
-	time.Sleep(3 * time.Second)
-	if got := dead(); got != before {
-		t.Errorf("a stopped page changes to %q", got)
-	}
+	before = dead()
+	more(6)
+	still(before, "stopped")
 	b.Do(chromedp.Evaluate[chromedp.Void](`document.querySelector("tbody th a.id").focus()`), chromedp.Click(chromedp.CSS("#live")),
 		chromedp.Evaluate[chromedp.Void](`document.querySelector("tbody th a.id").focus()`))
-	b.Until(func() bool { return dead() == "12 dead letters" }, "the list grows again")
+	b.Until(func() bool { return dead() == "13 dead letters" }, "the list grows again")
 	if !browser.Eval[bool](b, `document.activeElement.matches("tbody th a.id")`) {
 		t.Error("the focus is lost")
 	}
